@@ -62,9 +62,38 @@ void Applier::Push(Work work) {
         queue_.push_back(std::move(work));
       return wake_.notify_one();
     }
-    queue_.push_back(std::move(work));
+    Enqueue(std::move(work));
   }
   wake_.notify_one();
+}
+
+void Applier::Enqueue(Work work) {
+  const size_t n = work.entries.size();
+  size_t begin = 0;
+  auto alone = [&](size_t i) { return machine_.StandsAlone(work.entries[i]); };
+  while (begin < n) {
+    size_t end = begin + 1;
+    const bool stands = alone(begin);
+    while (!stands && end < n && !alone(end)) ++end;
+    if (begin == 0 && end == n) break;
+    Work part;
+    part.alone = stands;
+    part.entries.assign(work.entries.begin() + static_cast<ptrdiff_t>(begin),
+                        work.entries.begin() + static_cast<ptrdiff_t>(end));
+    for (size_t i = begin; i < std::min(end, work.done.size()); ++i)
+      part.done.push_back(std::move(work.done[i]));
+    part.keep = work.keep;
+    if (end == n) {
+      // The rows are as of the last entry.
+      part.conf_state = std::move(work.conf_state);
+      part.configuration = std::move(work.configuration);
+    }
+    queue_.push_back(std::move(part));
+    begin = end;
+    if (begin == n) return;
+  }
+  work.alone = n == 1 && alone(0);
+  queue_.push_back(std::move(work));
 }
 
 void Applier::PushUrgent(std::function<void()> call) {
@@ -163,9 +192,11 @@ bool Applier::Step() {
         --calls_;
         break;
       }
+      if (queue_.front().alone && !group.empty()) break;
       for (const CommittedEntry& e : queue_.front().entries) bytes += e.data.size();
       group.push_back(std::move(queue_.front()));
       queue_.pop_front();
+      if (group.back().alone) break;
     }
   }
   if (call) {
@@ -231,10 +262,10 @@ bool Applier::ApplyDue() {
   return true;
 }
 
-Result<void> Applier::WriteBatch() {
+Result<void> Applier::WriteBatch(KvBatch& batch) {
   // Large entries reach a secondary one right after another. The store would make this thread wait,
   // and with it the engine's thread, on which small entries depend.
-  if (batch_->SizeBytes() > kLargeBatch) {
+  if (batch.SizeBytes() > kLargeBatch) {
     std::unique_lock l(mutex_);
     const auto until = std::chrono::steady_clock::now() + kMaxWaitForRoom;
     while (!stop_ && std::chrono::steady_clock::now() < until) {
@@ -245,7 +276,7 @@ Result<void> Applier::WriteBatch() {
       wake_.wait_for(l, kLookForRoom, [&] { return stop_; });
     }
   }
-  auto write = [this] { return log_.kv().Write(*batch_, false); };
+  auto write = [&] { return log_.kv().Write(batch, false); };
   Result<void> written = write();
   if (written || writes_ == nullptr || !PatientWrites::MaySucceedLater(written.error()))
     return written;
@@ -269,19 +300,22 @@ void Applier::Apply(std::vector<Work>& group) {
   if (entries_.empty()) return;
   const LogPosition last = entries_.back().position;
   if (given_up_) return GiveUp(group);
-  batch_->Clear();
-  machine_.Prepare(entries_, *batch_);
-  log_.StageApplied(*batch_, last, conf_state, configuration);
+  std::unique_ptr<KvBatch> own;
+  if (group.front().alone) own = machine_.BatchFor(entries_.front());
+  KvBatch& batch = own ? *own : *batch_;
+  if (!own) batch.Clear();
+  machine_.Prepare(entries_, batch);
+  log_.StageApplied(batch, last, conf_state, configuration);
   // Not synced, because the entries are: they come earlier in the same write-ahead log.
-  if (Result<void> written = WriteBatch(); !written) {
+  if (Result<void> written = WriteBatch(batch); !written) {
     given_up_ = written.error().code == ErrorCode::kInterruptedAtShutdown;
     if (given_up_) return GiveUp(group);
     fatal_("committed entries could not be applied: " + written.error().message);
     return;
   }
-  if (batch_->SizeBytes() > kKeepBatchBytes) batch_ = log_.kv().NewBatch();
   log_.Applied(last);
   machine_.Applied(entries_);
+  if (batch_->SizeBytes() > kKeepBatchBytes) batch_ = log_.kv().NewBatch();
   std::vector<std::function<void(Result<void>)>> due;
   {
     std::lock_guard l(mutex_);

@@ -23,7 +23,7 @@ class Applier {
   /// Committed entries in order with who waits for them.
   struct Work {
     std::vector<CommittedEntry> entries;
-    std::vector<Done> done;                   ///< one an entry, or empty
+    std::vector<Done> done;                   ///< one per entry, or empty
     std::vector<std::shared_ptr<void>> keep;  ///< what the entries and contexts point into
     std::string conf_state,
         configuration;           ///< rows of the log store as of the last entry; empty: unchanged
@@ -32,6 +32,7 @@ class Applier {
     /// are due, so that a delay of hours costs no memory. 0: not so.
     uint64_t from = 0, to = 0;
     uint64_t newest = 0;  ///< of those, the last one that says when it is due, once it is known
+    bool alone = false;   ///< its one entry stands alone (StateMachine::StandsAlone)
   };
 
   /// `moved`: something was applied; the applier's thread. May be empty.
@@ -39,8 +40,8 @@ class Applier {
           std::function<void()> moved = {});
   ~Applier();  ///< Stop
 
-  /// Waits with these for a store that has no room now, instead of ending; null: it ends. Outlives
-  /// this. Before StartThread.
+  /// Uses these to wait for a store without room, instead of ending; null: it ends. Outlives this.
+  /// Before StartThread.
   void set_writes(PatientWrites* writes) { writes_ = writes; }
   /// Before the first Push.
   void StartThread();
@@ -48,8 +49,8 @@ class Applier {
   void Stop();
   void Push(Work work);
   void PushCall(std::function<void()> call) { Push({.call = std::move(call)}); }
-  /// Runs `call` before what is in the queue, also while entries wait for room in the store: for
-  /// what must be known at once and holds whatever was pushed before it.
+  /// Runs `call` before the queue, also while entries wait for room in the store: for news that is
+  /// urgent and independent of what was pushed before.
   void PushUrgent(std::function<void()> call);
   void WhenApplied(uint64_t index, std::function<void(Result<void>)> done);
   /// Returns when everything pushed so far is done; what is held back is forgotten instead (raft-rs
@@ -61,11 +62,13 @@ class Applier {
 
  private:
   void Run();
+  /// Puts it into the queue, in parts where entries stand alone. REQUIRES: mutex_
+  void Enqueue(Work work);
   void Apply(std::vector<Work>& group);
-  /// Tells those who wait for the entries that these are not applied before the next start.
+  /// Tells waiters for the entries that these will not be applied before the next start.
   static void GiveUp(std::vector<Work>& group);
-  /// Writes batch_ as soon as the store takes it.
-  Result<void> WriteBatch();
+  /// Writes the batch as soon as the store takes it.
+  Result<void> WriteBatch(KvBatch& batch);
   bool RunUrgent();  ///< false: there was nothing
   /// The front of the queue is held back: applies what of it is due. False: nothing is.
   bool ApplyDue();

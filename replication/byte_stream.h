@@ -21,9 +21,9 @@ using LinkSocket =
 template <class T>
 using LinkTask = boost::asio::awaitable<T, LinkExecutor>;
 
-/// A connected socket that may speak TLS. Plain, it costs a look at a pointer: whoever reads uses
-/// the socket itself unless encrypted(). Threads: its executor's. A read and a write may wait at
-/// the same time.
+/// A connected socket that may speak TLS. Plain, it costs one test of a pointer: readers use the
+/// socket itself unless encrypted(). Threads: its executor's. A read and a write may wait at the
+/// same time.
 class ByteStream {
  public:
   explicit ByteStream(LinkSocket socket) : socket_(std::move(socket)) {}
@@ -36,27 +36,27 @@ class ByteStream {
   /// block.
   void set_tls(std::unique_ptr<TlsSession> tls) { tls_ = std::move(tls); }
 
-  /// What can be sent without waiting. would_block: the same bytes again once the socket is
-  /// writable, perhaps with more behind them.
+  /// Sends as much as possible without waiting. would_block: the same bytes again once the socket
+  /// is writable, perhaps with more behind them.
   size_t WriteSome(const char* data, size_t size, boost::system::error_code& error) {
     if (!tls_) [[likely]]
       return socket_.write_some(boost::asio::buffer(data, size), error);
     return WriteTls(data, size, error);
   }
-  /// What a read has brought: at least a byte, or an error.
+  /// The result of a read: at least a byte, or an error.
   struct Came {
     boost::system::error_code error;
     size_t bytes = 0;
   };
-  /// Waits for bytes. Lets others of the thread go first when there are some already, as a socket
-  /// does. REQUIRES: encrypted().
+  /// Waits for bytes. Yields to others of the thread if there are some already, like a socket.
+  /// REQUIRES: encrypted().
   LinkTask<Came> ReadTls(char* data, size_t size);
   /// Waits until a read gives something at once, without room to read into. REQUIRES: encrypted().
   LinkTask<boost::system::error_code> WaitTls();
   /// Does the handshake on this thread. REQUIRES: encrypted(). Errors: HostUnreachable 6, with what
   /// TLS says.
   LinkTask<Result<void>> Handshake();
-  /// Waits for what a step of TLS wants. REQUIRES: it wants something.
+  /// Waits for the socket as a step of TLS requests. REQUIRES: it requests something.
   LinkTask<boost::system::error_code> WaitFor(TlsSession::Outcome wanted);
   /// The connection without this stream, which is then of no use.
   HandedConnection Release();

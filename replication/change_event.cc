@@ -25,7 +25,7 @@ bool IsNumeric(std::string_view name) {
                                       [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-/// Walks a diff and writes down what it does, path by path.
+/// Walks a diff and records its effects, path by path.
 class DiffWalk {
  public:
   explicit DiffWalk(bool expanded) : expanded_(expanded) {}
@@ -119,7 +119,7 @@ void AppendNamespace(std::string_view name, std::string_view ns, BsonBuilder& ou
   if (!parts.collection.empty()) n.Append("coll", parts.collection);
 }
 
-/// _id, operationType, clusterTime, collectionUUID, wallTime, and what transaction it is of.
+/// _id, operationType, clusterTime, collectionUUID, wallTime, and its transaction.
 void AppendHead(StreamPosition at, std::string_view type, std::string_view uuid, bool expanded,
                 const LogUnit& u, BsonBuilder& out) {
   out.OpenDocument("_id").Append("_data", at.ToToken());
@@ -147,15 +147,17 @@ Error NoImage(std::string_view which, std::string_view events, StreamPosition at
   return e;
 }
 
-/// The document as it is now, or null.
+/// The document as it is now, or null. `expire_at`: its own deadline, unless there is none of it.
 Result<void> AppendLookup(Storage& storage, Operation& op, uint32_t collection, BsonValue id,
-                          BsonBuilder& out) {
+                          std::optional<Instant>* expire_at, BsonBuilder& out) {
+  expire_at->reset();
   CollectionInfoPtr coll = storage.catalog().FindById(collection);
   Storage::Record found;
   if (coll) {
     MAYFLY_TRY(bool there, storage.FindById(*coll, id, &found));
     if (there && Visibility(storage, *coll, op.now).Shows(found.doc, found.expire_at)) {
       out.Append("fullDocument", found.doc);
+      *expire_at = found.expire_at;
       return Ok();
     }
   }
@@ -181,9 +183,11 @@ Result<void> AppendDocumentEvent(const Spec& spec, Storage& storage, Operation& 
                                  StreamPosition at, BsonBuilder& out) {
   const LogCollection& c = u.collections[r.collection];
   if (r.kind == LogRecord::kInsert) {
-    const BsonView doc = LoggedDocument(u, r);
+    std::optional<Instant> expire_at;
+    const BsonView doc = LoggedDocument(u, r, &expire_at);
     AppendHead(at, "insert", c.uuid, spec.expanded, u, out);
     out.Append("fullDocument", doc);
+    if (spec.deadlines && expire_at) out.Append("expireAt", *expire_at);
     AppendNamespace("ns", c.ns, out);
     out.OpenDocument("documentKey").Append("_id", doc["_id"]);
     return Ok();
@@ -199,7 +203,8 @@ Result<void> AppendDocumentEvent(const Spec& spec, Storage& storage, Operation& 
     }
     return AppendBefore(spec, images, u, r, at, out);
   }
-  const BsonView doc = LoggedDocument(u, r);
+  std::optional<Instant> expire_at;
+  const BsonView doc = LoggedDocument(u, r, &expire_at);
   const bool replaced = r.detail.empty();
   AppendHead(at, replaced ? "replace" : "update", c.uuid, spec.expanded, u, out);
   if (replaced) {
@@ -215,8 +220,9 @@ Result<void> AppendDocumentEvent(const Spec& spec, Storage& storage, Operation& 
     else
       out.AppendNull("fullDocument");
   } else if (spec.full_document == Spec::FullDocument::kUpdateLookup) {
-    MAYFLY_TRY(AppendLookup(storage, op, c.id, doc["_id"], out));
+    MAYFLY_TRY(AppendLookup(storage, op, c.id, doc["_id"], &expire_at, out));
   }
+  if (spec.deadlines && expire_at) out.Append("expireAt", *expire_at);
   AppendNamespace("ns", c.ns, out);
   out.OpenDocument("documentKey").Append("_id", doc["_id"]);
   if (!replaced) {
@@ -319,6 +325,7 @@ class CommandEvent {
   void Rename(std::string_view from) {
     const BsonValue to = o_["to"];
     if (!to.IsString() || !(filter_.Watches(from) || filter_.Watches(to.String()))) return;
+    if (r_.uuid.empty() && !spec_.expanded) return;  // a time series
     ns_ = from;
     Event("rename", [&](BsonBuilder& b) {
       AppendNamespace("to", to.String(), b);

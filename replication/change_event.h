@@ -10,8 +10,8 @@
 
 namespace mayfly {
 
-/// What a change stream shows, as `$changeStream` asks (manual: Change Streams, Change Events; the
-/// expiry options: EXPIRY C.2 "events").
+/// The options of `$changeStream` (manual: Change Streams, Change Events; the expiry options:
+/// EXPIRY C.2 "events").
 struct ChangeStreamSpec {
   enum class Scope : uint8_t { kCollection, kDatabase, kCluster };
   enum class FullDocument : uint8_t { kDefault, kUpdateLookup, kWhenAvailable, kRequired };
@@ -20,8 +20,9 @@ struct ChangeStreamSpec {
   std::string db, collection;
   FullDocument full_document = FullDocument::kDefault;
   BeforeChange before_change = BeforeChange::kOff;
-  bool expanded = false;  ///< showExpandedEvents
-  bool expiry = false;    ///< showExpiryEvents
+  bool expanded = false;   ///< showExpandedEvents
+  bool expiry = false;     ///< showExpiryEvents
+  bool deadlines = false;  ///< showExpireAt
 };
 
 /// How long documents as they were before a change are shown (cluster parameter

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "protocol/bson_builder.h"
+#include "replication/new_node.h"
 #include "replication/open_units.h"
 #include "replication/oplog.h"
 
@@ -74,7 +75,7 @@ Result<void> ChangeStream::ReadEntry(const CommittedEntry& e) {
     int64_t wall = 0;
     MAYFLY_TRY(const LogChunks chunks, ReadLogEnd(data));
     MAYFLY_TRY(SkipLogUnit(&frame, &ts, &ticks, &wall));
-    // What was delivered already need not be joined.
+    // Units delivered already need not be joined.
     if (StreamPosition::After(ts + ticks - 1) <= position_) return Ok();
     MAYFLY_TRY(hold_.Set(chunks.bytes));
     Result<std::string> joined = JoinFromLog(data, *log_->Read());
@@ -98,7 +99,11 @@ Result<void> ChangeStream::SeekPosition(LogCursor& log) {
   log.Seek(0);
   MAYFLY_TRY(log.status());
   if (!log.Valid()) return HistoryLost();
-  if (const uint64_t first = log.entry().position.index; first > kWholeLog) {
+  // Changes before a restore are not in this set's log, nor are those that the former set has made
+  // since then.
+  MAYFLY_TRY(const uint64_t former, FormerSetUntil(storage_.kv()));
+  if (position_.ts <= former && former != 0) return HistoryLost();
+  if (const uint64_t first = log.entry().position.index; first > kWholeLog || former != 0) {
     uint64_t begins = 0, ends = 0;
     while (log.Valid() && !TimesOfEntry(log.entry(), &begins, &ends)) log.Next();
     MAYFLY_TRY(log.status());

@@ -14,7 +14,7 @@ namespace mayfly {
 class StreamLog {
  public:
   virtual ~StreamLog() = default;
-  /// Of the newest entry that is applied here, and of the newest record in it or before it.
+  /// The newest entry that is applied here, and the time of the newest record up to it.
   virtual uint64_t applied_index() const = 0;
   virtual uint64_t applied_ts() const = 0;
   /// How long documents as they were before a change are shown.
@@ -23,10 +23,10 @@ class StreamLog {
   virtual std::unique_ptr<LogCursor> Read() = 0;
 };
 
-/// Reads the set's log as change events, in the order of the log, on whatever member: only what a
-/// majority has is applied, and only what is applied is read. Records of other namespaces are
-/// stepped over by their names, without a look at their documents. One thread at a time; between
-/// batches it holds nothing (Park).
+/// Reads the set's log as change events, in the order of the log, on any member: only entries of a
+/// majority are applied, and only applied entries are read. Records of other namespaces are skipped
+/// by their names, without reading their documents. One thread at a time; between batches it holds
+/// nothing (Park).
 class ChangeStream {
  public:
   /// `after`: the place behind which it begins; nullopt: what comes from now on. Errors:
@@ -42,10 +42,10 @@ class ChangeStream {
   Result<const ChangeEvent*> Next(Operation& op);
   /// The `invalidate` event was given.
   bool closed() const { return closed_; }
-  /// The last Next stopped because it had read for long, not because it is at the end.
+  /// The last Next stopped because it had read for a long time, not at the end.
   bool behind() const { return behind_; }
-  /// Where a new stream goes on after what Next has given and stepped over. REQUIRES: Next has
-  /// answered null, or nothing was read yet.
+  /// Where a new stream continues after the events that Next has returned or skipped. REQUIRES:
+  /// Next has answered null, or nothing was read yet.
   StreamPosition position() const;
   /// Gives up the iterator over the log; Next goes on where it was.
   void Park();

@@ -15,7 +15,7 @@
 #include "storage/clock.h"
 #include "storage/kv/kv.h"
 
-/// What the rest of Mayfly knows of consensus: a log that all members agree on, and who leads.
+/// Consensus as the rest of Mayfly sees it: a log that all members agree on, and the leader.
 /// Engine: raft-rs behind replication/raft_*; nothing of it shows here.
 namespace mayfly {
 
@@ -70,8 +70,8 @@ struct CommittedEntry {
 /// What this node is in the current term. kUninitialised: it belongs to no set yet.
 enum class ConsensusRole : uint8_t { kUninitialised, kFollower, kCandidate, kLeader };
 
-/// What of a configuration's settings the engine goes by. Each member has its own; they need not
-/// agree at every moment.
+/// The engine's part of a configuration's settings. Each member has its own; they need not agree at
+/// every moment.
 struct ConsensusTimings {
   int64_t election_ms =
       /// so long after the last sign of a leader a member tries to lead, or up to a quarter longer
@@ -86,7 +86,7 @@ struct ConsensusTimings {
 struct ConsensusState {
   ConsensusRole role = ConsensusRole::kUninitialised;
   uint64_t term = 0;
-  NodeId leader = 0;           ///< 0: nobody that is known of
+  NodeId leader = 0;           ///< 0: no known leader
   std::string leader_address;  ///< empty with it
   /// kLeader only: everything of earlier terms is applied here, so writes may start. Comes after
   /// role == kLeader.
@@ -94,8 +94,8 @@ struct ConsensusState {
   bool operator==(const ConsensusState&) const = default;
 };
 
-/// What the log drives: documents, indexes, catalog. Calls come from one thread, the applier, in
-/// the order of the log; they may block on the store, and on nothing that waits for the log.
+/// The state behind the log: documents, indexes, catalog. Calls come from one thread, the applier,
+/// in log order; they may block on the store, but on nothing that waits for the log.
 class StateMachine {
  public:
   virtual ~StateMachine() = default;
@@ -103,6 +103,12 @@ class StateMachine {
   /// adds the applied index and writes the batch, so an entry is applied exactly once whenever the
   /// process dies. Not synced: the entries are, and come before it in the same write-ahead log.
   virtual void Prepare(std::span<const CommittedEntry> entries, KvBatch& batch) = 0;
+  /// Whether the entry needs a separate batch because it takes long: earlier entries need not wait
+  /// for it. Any thread; must not block.
+  virtual bool StandsAlone(const CommittedEntry&) { return false; }
+  /// The batch for the Prepare of an entry that stands alone, perhaps with some of it in there
+  /// already; null: any.
+  virtual std::unique_ptr<KvBatch> BatchFor(const CommittedEntry&) { return nullptr; }
   /// The batch is visible. Brings memory up to date; afterwards `done` of each Proposal runs.
   virtual void Applied(std::span<const CommittedEntry> entries) = 0;
   /// Role, term, leader or readiness changed. On the applier's thread, in order with the entries:
@@ -122,8 +128,8 @@ class StateMachine {
   /// Somewhere a member's position, reachability or heartbeat changed: look at Status() again. Any
   /// thread; must not block.
   virtual void Progressed() {}
-  /// What this node tells the others in each heartbeat (opaque, at most 64 KiB). Any thread; must
-  /// not block.
+  /// This node's payload in each heartbeat (opaque, at most 64 KiB). Any thread; must not
+  /// block.
   virtual std::string HeartbeatPayload() { return {}; }
   /// Applied entries from this index on are still needed to apply later ones; UINT64_MAX: none are.
   /// Any thread; must not block.
@@ -144,6 +150,10 @@ struct Proposal {
   ///   BSONObjectTooLarge 10334               larger than kMaxProposalBytes: nothing was written
   std::function<void(Result<LogPosition>)> done;
   uint64_t term = 0;  ///< it may be of this term of the leader only; 0: of any
+  /// Where the data comes from if it may still grow: called once, on the engine's thread, as the
+  /// entry is made; must not block. False: it is not to be written any more, and `done` is told
+  /// that it does not lead. Never called where `done` gets an error before.
+  std::function<bool(std::string* data)> seal = nullptr;
 };
 inline constexpr size_t kMaxProposalBytes = 64 << 20;
 
@@ -170,7 +180,7 @@ struct MemberStatus {
   std::string last_error;                              ///< why it cannot be reached
 };
 
-/// All that replSetGetStatus and the page want to know, at one moment. A copy; nothing in it
+/// The data of replSetGetStatus and the page, at one moment. A copy; nothing in it
 /// changes.
 struct ConsensusStatus {
   ConsensusState state;
@@ -199,7 +209,7 @@ class LogCursor {
   virtual Result<void> status() const = 0;
 };
 
-/// What another node answers before anybody is a member of anything.
+/// Another node's answer before it is a member of any set.
 struct NodeInfo {
   NodeId id = 0;
   std::string set_name;   ///< its --replSet; empty: it is not started for a set
@@ -207,7 +217,7 @@ struct NodeInfo {
   bool has_data = false;  ///< it has collections of its own
 };
 
-/// What an engine is started with. The pointers are not owned. Sizes are bytes.
+/// The start options of an engine. The pointers are not owned. Sizes are bytes.
 struct ConsensusOptions {
   KvStore* kv = nullptr;            ///< outlives the engine
   KvEnginePtr store;                ///< what kind it is: opens copies of it
@@ -216,7 +226,7 @@ struct ConsensusOptions {
   std::string set_name;             ///< --replSet
   std::string key;  ///< the first key of the key file, white space taken out; empty: there is none
   std::vector<std::string> more_keys;  ///< the others: members need one in common
-  /// Whoever has no key file is a member too, while a running set gets one (transitionToAuth).
+  /// Nodes without a key file are accepted too, while a running set gets one (transitionToAuth).
   bool keyless_members = false;
   std::string data_directory;  ///< initial sync puts files beside the store's
   int tick_ms = 50;            ///< until SetTimings says how long an election timeout is
@@ -228,12 +238,12 @@ struct ConsensusOptions {
   /// The data was changed without the log, so the log no longer describes the data. It starts again
   /// behind the applied position, and every new member gets a copy.
   bool history_lost = false;
-  /// Whether members of an earlier version are talked to, whose handshake lets strangers guess the
-  /// key (member_link.h); null: no. Any thread.
+  /// Whether to talk to members of an earlier version, whose handshake lets strangers guess the key
+  /// (member_link.h); null: no. Any thread.
   std::function<bool()> old_handshake;
   Tls* tls = nullptr;  ///< outlives the engine; null: members are dialled without TLS
-  /// A copy that gets nothing for so long tries again on a new connection, and a donor that is
-  /// asked for nothing for so long ends its side.
+  /// After this silence, a copy tries again on a new connection, and a donor without requests ends
+  /// its side.
   int copy_silence_ms = 15'000;
   /// Whether this directory has collections of its own; asked when another node wants to know. Any
   /// thread.
@@ -262,24 +272,24 @@ class Consensus {
   /// Call once, when the machine is ready.
   virtual Result<void> Start() = 0;
 
-  /// Of this data directory: drawn at random when it is first opened, then kept.
+  /// The id of this data directory: random, drawn when it is first opened, then kept.
   virtual NodeId self() const = 0;
   /// False until Initiate here or at a member that took this node in.
   virtual bool initialised() const = 0;
   virtual ConsensusState state() const = 0;
   virtual ConsensusStatus Status() const = 0;
 
-  /// Makes a set of this node alone, which leads it; `configuration` must contain it, and whoever
-  /// else is in it is taken in at once as Reconfigure does. `data_is_empty`: nothing was ever
-  /// stored here, so members can be built from the log alone; otherwise they get a copy first. Done
-  /// when the configuration is applied. Errors: AlreadyInitialized 23; ConfigurationInProgress 109:
-  /// another set has claimed this node.
+  /// Makes a set of this node alone, which leads it; `configuration` must contain it; its other
+  /// members are added at once, as by Reconfigure. `data_is_empty`: nothing was ever stored here,
+  /// so members can be built from the log alone; otherwise they get a copy first. Done when the
+  /// configuration is applied. Errors: AlreadyInitialized 23; ConfigurationInProgress 109: another
+  /// set has claimed this node.
   virtual void Initiate(ConsensusConfiguration configuration, bool data_is_empty,
                         std::function<void(Result<LogPosition>)> done) = 0;
-  /// Leader only. Nodes that are new join as learners and are promoted by the leader when they have
-  /// caught up; who is left out is removed; payload, priorities and addresses may change freely.
-  /// Done when applied here. Errors: as Proposal; ConfigurationInProgress 109 while another change
-  /// is on its way.
+  /// Leader only. New nodes join as learners, and the leader promotes them when they have caught
+  /// up; omitted ones are removed; payload, priorities and addresses may change freely. Done when
+  /// applied here. Errors: as Proposal; ConfigurationInProgress 109 while another change is on its
+  /// way.
   virtual void Reconfigure(ConsensusConfiguration configuration,
                            std::function<void(Result<LogPosition>)> done) = 0;
   /// Without a majority (replSetReconfig force): this node takes the configuration as it is and
@@ -289,7 +299,7 @@ class Consensus {
                                 std::function<void(Result<LogPosition>)> done) = 0;
 
   /// Puts it in the queue of the engine's thread, which does not block the caller. Proposals of one
-  /// thread enter the log in their order. How it went is told to `proposal.done` alone.
+  /// thread enter the log in their order. Only `proposal.done` gets the result.
   virtual void Propose(Proposal proposal) = 0;
 
   /// Confirms with a majority that this node still leads; then everything acknowledged before the
@@ -333,9 +343,9 @@ class Consensus {
   virtual bool Claim(const std::string& set_id) = 0;
 
   /// The connection of another member, after its internal command asked for the member stream:
-  /// takes it over (closes it in the end). Nothing a stranger sends here disturbs anybody.
+  /// takes it over (closes it in the end). A stranger here cannot disturb anybody.
   virtual void AdoptConnection(HandedConnection connection) = 0;
-  /// As ReadLog, also of what is not applied here yet, and may never be.
+  /// As ReadLog, including entries that are not applied here yet, and may never be.
   virtual std::unique_ptr<LogCursor> ReadWholeLog() = 0;
 };
 
@@ -343,12 +353,12 @@ class Consensus {
 /// Errors: what the store says; UnsupportedFormat when the log was written by a newer version.
 Result<std::unique_ptr<Consensus>> OpenConsensus(ConsensusOptions options);
 
-/// Whether the store holds a set's state, and which: before a directory is opened without
+/// The set whose state the store holds, if any: before a directory is opened without
 /// --replSet.
 Result<std::optional<ConsensusConfiguration>> ReadStoredConfiguration(KvStore& kv);
 /// A directory that leaves its set becomes a standalone one: log and configuration go, data stays.
 Result<void> ForgetSet(KvStore& kv);
-/// Before Storage::Open: puts a copy that initial sync has completed in the place of the data
+/// Before Storage::Open: puts a copy that initial sync has completed in place of the data
 /// directory's files. Safe to repeat after a crash at any point. True when it did.
 Result<bool> ApplyPendingResync(const KvEngine& store, const std::string& data_directory);
 

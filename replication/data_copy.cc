@@ -16,8 +16,8 @@
 #include "storage/kv/store_file.h"
 
 // Sizes and bytes of files on a link are those that they have without encryption at rest: each
-// member has a key of its own, or none, and encrypts what it takes. What keeps them private on
-// their way is TLS.
+// member has a key of its own, or none, and encrypts what it takes. TLS keeps them private on their
+// way.
 namespace mayfly {
 namespace fs = std::filesystem;
 namespace {
@@ -52,8 +52,8 @@ Result<void> SyncPath(const std::string& path) {
   if (!ok) return e;
   return Ok();
 }
-/// Lists everything or fails. If a list broke off, whoever removes or moves files by it would lose
-/// the rest.
+/// Lists everything or fails. With an incomplete list, a removal or move of files would lose the
+/// rest.
 Result<std::vector<fs::path>> List(const fs::path& directory) {
   std::error_code ec;
   std::vector<fs::path> out;
@@ -321,7 +321,7 @@ LinkTask<void> CheckpointStore::Serve(std::shared_ptr<MemberLink> link) {
         auto file = StoreFile::OpenToRead(directory + "/" + std::string(in), CiphersOf(kv_));
         Result<std::string> read =
             file ? file.value().Read(offset, size) : Result<std::string>(file.error());
-        // What cannot be read is not what was asked for; the joiner sees that.
+        // Unreadable data is not the requested data; the joiner notices that.
         const std::string bytes = read ? std::move(read).value() : std::string();
         const uint32_t crc = Crc(bytes);
         link->Add(kData, std::string_view(reinterpret_cast<const char*>(&crc), 4), bytes);
@@ -430,15 +430,16 @@ LinkTask<Result<void>> DataCopy::Fetch(MemberLink& link) {
   co_return Ok();
 }
 
-Result<LogPosition> DataCopy::Adopt(NodeId self, const HardState& own) {
+Result<LogPosition> DataCopy::Adopt(NodeId self, const HardState& own,
+                                    const std::optional<ArchivedRow>& archived) {
   // From here on the files change and are not the donor's any more. If this is interrupted, the
-  // copy begins anew.
+  // copy begins again.
   MAYFLY_TRY(Discard());
   KvOptions o;
   o.path = root_ + "/incoming";
   o.cache_bytes = 32 << 20;
   MAYFLY_TRY(std::unique_ptr<KvStore> copy, store_->Open(std::move(o)));
-  MAYFLY_TRY(LogPosition at, AdoptCheckpoint(*copy, self, own));
+  MAYFLY_TRY(LogPosition at, AdoptCheckpoint(*copy, self, own, archived));
   MAYFLY_TRY(copy->Flush());
   return at;
 }
@@ -476,7 +477,7 @@ Result<void> DataCopy::MarkReady() {
 
 namespace {
 
-/// What `ready` or `moving` says about the files of the copy. Nothing if an earlier version wrote
+/// The list of the copy's files in `ready` or `moving`. Nothing if an earlier version wrote
 /// it.
 Result<std::vector<CopyFile>> ReadReady(const fs::path& path) {
   std::ifstream in(path);
@@ -523,6 +524,13 @@ Error Incomplete(const fs::path& root, const std::string& file) {
 }
 
 }  // namespace
+
+Result<bool> ResyncIsPending(const std::string& data_directory) {
+  const fs::path root = fs::path(data_directory) / ".resync";
+  MAYFLY_TRY(const bool ready, Exists(root / "ready"));
+  MAYFLY_TRY(const bool moving, Exists(root / "moving"));
+  return ready || moving;
+}
 
 Result<bool> ApplyPendingResync(const KvEngine& store, const std::string& data_directory) {
   const fs::path data(data_directory), root = data / ".resync", incoming = root / "incoming",

@@ -13,7 +13,7 @@
 
 // clang-format off
 /// Initial sync: a member that the log no longer reaches pulls a checkpoint of the store, file by
-/// file, and takes it in the place of its own at the next start. On a fetch link (member_link.h):
+/// file, and takes it in place of its own at the next start. On a fetch link (member_link.h):
 ///   20 list      body := checkpoint id                       21 files  body := n:le32 (size:le64
 ///   text(name))*
 ///   22 read      body := offset:le64 size:le32 name          23 data   body := crc32:le32 bytes
@@ -43,17 +43,17 @@ class CheckpointStore {
   Result<std::string> Make(LogPosition position);
   /// Serves one joiner until it has all. On the thread for copies.
   LinkTask<void> Serve(std::shared_ptr<MemberLink> link);
-  /// Removes what nobody has asked for in a while, and, where the files that checkpoints alone
-  /// still hold take more than the disk has left, the one that holds most of them and older ones.
-  /// Looks at files: on the thread for copies.
+  /// Removes checkpoints unused for a while. If files held only by checkpoints take more than the
+  /// free disk space, also the one that holds most of them, and older ones. Looks at files: on the
+  /// thread for copies.
   void RemoveStale();
   /// Whether kMost are being copied now: there can be no other.
   bool Full() const;
-  /// Removes all that want entries from before `index`, and says why in the log.
+  /// Removes all that need entries before `index`, and logs the reason.
   void GiveUp(uint64_t index, const std::string& why);
   /// Whether it is still there for somebody who begins now.
   bool Has(const std::string& id) const;
-  /// Entries from here on are still wanted by somebody who copies; UINT64_MAX: nobody does.
+  /// Entries from here on are still needed by a copy; UINT64_MAX: by none.
   uint64_t KeepFrom() const;
 
  private:
@@ -101,11 +101,12 @@ class DataCopy {
   /// HostUnreachable (try again, it goes on where it was), InitialSyncFailure (the checkpoint is
   /// gone: ask for another), OutOfDiskSpace.
   LinkTask<Result<void>> Fetch(MemberLink& link);
-  /// With the copy complete: makes it this node's. Blocks.
-  Result<LogPosition> Adopt(NodeId self, const HardState& own);
-  /// Says that it may be put in place, and of which files it consists (ApplyPendingResync).
+  /// With the copy complete: makes it this node's, as AdoptCheckpoint does. Blocks.
+  Result<LogPosition> Adopt(NodeId self, const HardState& own,
+                            const std::optional<ArchivedRow>& archived);
+  /// Marks it as ready to be put in place, with the list of its files (ApplyPendingResync).
   Result<void> MarkReady();
-  /// What is there is not continued: the next copy begins anew.
+  /// The present files are not continued: the next copy starts from scratch.
   Result<void> Discard();
 
  private:
@@ -114,5 +115,9 @@ class DataCopy {
   const std::string root_, checkpoint_;
   Progress& progress_;
 };
+
+/// Whether the directory has a copy of another member's data that ApplyPendingResync would put in
+/// place, or has begun to. Errors: FileNotOpen 38.
+Result<bool> ResyncIsPending(const std::string& data_directory);
 
 }  // namespace mayfly

@@ -22,8 +22,8 @@ constexpr int64_t kHousekeepingMicros = 1'000'000;
 /// Besides its heartbeats, a member reports what it has applied to the leader at most this often.
 /// Writes with w: N wait for these reports.
 constexpr int64_t kTellMicros = 10'000;
-/// A member that has not written its log for so many election timeouts counts as gone, because its
-/// disk hangs.
+/// A member that has not written its log for this many election timeouts counts as gone, because
+/// its disk hangs.
 constexpr int64_t kStuckElections = 5;
 constexpr size_t kMaxInboxBytes = 256 << 20;
 
@@ -57,9 +57,18 @@ Result<void> Engine::Open() {
   }
   if (!log_->stored_configuration().empty())
     DecodeConfiguration(log_->stored_configuration(), &configuration_);
+  if (o_.history_lost) {
+    MAYFLY_TRY(std::optional<ArchivedRow> archived, ReadArchived(*o_.kv));
+    if (archived) {
+      archived->history_lost = true;
+      auto batch = o_.kv->NewBatch();
+      StageArchived(*batch, *archived);
+      MAYFLY_TRY(o_.kv->Write(*batch, true));
+    }
+  }
   if (const LogPosition applied = log_->applied();
       o_.history_lost && applied.index >= log_->first_index()) {
-    // A unit whose chunks are applied may end in what is not: these stay.
+    // A unit with applied chunks may have its end among unapplied entries: these stay.
     OpenUnits open;
     MAYFLY_TRY(open.Load(*o_.kv));
     const uint64_t first =

@@ -62,8 +62,8 @@ class Engine final : public Consensus {
   struct Known {
     Heartbeat last;
     int64_t heard_us = 0, answered_us = 0, failed_us = 0, skew_ms = 0;
-    /// It has answered a heartbeat of ours, or taken a part of what is on its way to it while its
-    /// own heartbeats come: it follows the leader of `last.term`, if it says so.
+    /// It has answered a heartbeat of ours, or accepted a part of a message while its own
+    /// heartbeats arrive: it follows the leader of `last.term`, if it says so.
     int64_t follows_us = 0;
     int64_t sent_us = 0, received_us = 0;  ///< a part of a large frame to it or from it
     int64_t up_us =
@@ -75,7 +75,7 @@ class Engine final : public Consensus {
   struct Forced {
     ConsensusConfiguration configuration;
     std::vector<mf_change>
-        changes;  ///< what this node has done to its own state and the others have to do by the log
+        changes;  ///< done to this node's own state; the others must do it by the log
     Applier::Done done;
     int64_t until_us;
   };
@@ -102,7 +102,7 @@ class Engine final : public Consensus {
   void Run();
   LinkIdentity Identity() const;
   Heartbeat OwnHeartbeat(int64_t stamp);
-  /// What is answered to a heartbeat: like ours, or to a node that is no member any more who is.
+  /// The answer to a heartbeat: like ours, or for a removed node the present members.
   std::string AnswerTo(NodeId from, std::string_view body);
   void Heard(NodeId from, const Heartbeat& h, bool answer);
   void Received(NodeId from, uint8_t type, std::string_view body);
@@ -116,15 +116,15 @@ class Engine final : public Consensus {
   void Publish();
 
   // --- engine_members.cc -----------------------------------------------------------------------
-  /// Whether a node is let in that has the key: any, but while this node belongs to no set only those of one set at a time, because the
-  /// logs of two would be mixed.
+  /// Whether to accept a node that has the key: any node. But while this node belongs to no set,
+  /// only those of one set at a time, because two logs would mix.
   Result<void> Admit(const LinkPeer& peer);
   bool ClaimFor(const std::string& set_id, NodeId by, bool firmly);
   void Configured(const ConsensusConfiguration& c);
   /// Another member says that the set goes on without this node. True of one that was removed while it was away: the log does not
   /// come to it any more, so it would never hear of it.
   void Removed(uint64_t as_of, const std::string& encoded);
-  /// The configuration as it is told, without asking anybody.
+  /// The configuration exactly as given, without asking anybody.
   void Force(const ConsensusConfiguration& c, Applier::Done done);
   /// Once this node leads, the others that are left hear of it through the log.
   void PushForced();
@@ -192,7 +192,7 @@ class Engine final : public Consensus {
   std::optional<SnapshotPointer> ready_;
   int64_t ready_us_ = 0;
   bool making_ = false;
-  bool full_ = false;  ///< that all places for copies are taken was told
+  bool full_ = false;  ///< "all places for copies are taken" was logged
 
   std::atomic<bool> copying_{false};
   DataCopy::Progress progress_;

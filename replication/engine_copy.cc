@@ -15,7 +15,7 @@ constexpr uint64_t kCompactAfterBytes = 64 << 20;
 /// So many attempts in a row without progress end a copy. Fewer are made if another member than the
 /// donor leads by now.
 constexpr int kAttempts = 20, kAttemptsElsewhere = 2;
-/// While members copy, the log may grow to so many times its size.
+/// While members copy, the log may grow to this many times its size.
 constexpr uint64_t kLogForCopies = 2;
 
 }  // namespace
@@ -147,7 +147,9 @@ LinkTask<void> Engine::Pull(std::string address, NodeId from, SnapshotPointer p)
     const HardState own = log_->hard_state();
     asio::post(transport_->bulk(), [this, p, own] {
       DataCopy copy(o_.store, o_.data_directory, p.data, progress_);
-      Result<LogPosition> adopted = copy.Adopt(log_->node(), own);
+      auto archived = ReadArchived(*o_.kv);
+      Result<LogPosition> adopted =
+          archived ? copy.Adopt(log_->node(), own, archived.value()) : archived.error();
       Result<void> marked = Ok();
       if (adopted) marked = copy.MarkReady();
       if (!adopted || !marked)

@@ -362,8 +362,8 @@ void Engine::TakeIn(NodeId lost, NodeId id, const std::string& address) {
 }
 
 bool Engine::IsLeftOfTwo(NodeId lost) {
-  // What two voters acknowledged, both have, so nothing is missing here. A leader must first notice
-  // that it has lost its majority; pending writes then fail as with any leader that steps down.
+  // Both voters have all acknowledged writes: nothing is missing here. A leader must first notice
+  // that it lost its majority; pending writes then fail as with any leader that steps down.
   const mf_status s = node_->status();
   if (s.leader != 0 || node_->leads() || s.joint || forced_ || copying_ ||
       Micros() < frozen_until_us_)

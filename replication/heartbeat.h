@@ -9,7 +9,7 @@
 namespace mayfly {
 
 // clang-format off
-/// What members tell each other again and again beside the log, and what they answer:
+/// Periodic messages between members beside the log, and their answers:
 ///
 ///   heartbeat := version:u8 (1) sent:le64 body
 ///   answer    := version:u8 (1) echo:le64 body
@@ -24,8 +24,8 @@ struct Heartbeat {
   bool electable = true, copying = false;
   /// The thread that has the log is not stuck: it writes to disk at most, and not for too long.
   bool works = false;
-  /// Of an answer: the sender's configuration has no place for who asked, and `payload` is that
-  /// configuration (log_store.h).
+  /// In an answer: the sender's configuration does not contain the asking member, and `payload` is
+  /// that configuration (log_store.h).
   bool without_you = false;
   uint64_t term = 0;
   LogPosition applied, durable;

@@ -378,6 +378,32 @@ void StageOpenUnits(KvBatch& batch, std::string_view row) {
     batch.Put(Keyspace::kOplog, StateKey("open_units"), row);
 }
 
+Result<std::optional<ArchivedRow>> ReadArchived(KvStore& kv) {
+  PinnedValue v;
+  std::optional<ArchivedRow> row;
+  MAYFLY_TRY(bool found, kv.Get(Keyspace::kOplog, StateKey("archived"), &v));
+  if (!found) return row;
+  std::string_view in = v.view();
+  uint8_t version = 0;
+  ArchivedRow& r = row.emplace();
+  if (!TakeNumber(&in, &version) || version != 1 || !TakeNumber(&in, &r.node) ||
+      !TakeNumber(&in, &r.position.index) || !TakeNumber(&in, &r.position.term) ||
+      !TakeNumber(&in, &r.cut) || in.size() != 1)
+    return Damaged("archived");
+  r.history_lost = in[0] != 0;
+  return row;
+}
+
+void StageArchived(KvBatch& batch, const ArchivedRow& row) {
+  std::string value(1, '\x01');
+  AppendNumber(value, row.node);
+  AppendNumber(value, row.position.index);
+  AppendNumber(value, row.position.term);
+  AppendNumber(value, row.cut);
+  value.push_back(row.history_lost ? 1 : 0);
+  batch.Put(Keyspace::kOplog, StateKey("archived"), value);
+}
+
 uint64_t LogStore::TrimPoint(uint64_t max_bytes, int64_t min_age_ms, uint64_t keep_from,
                              Instant now) const {
   uint64_t left = bytes_.load(std::memory_order_relaxed), point = 0;

@@ -15,8 +15,9 @@
 /// Layout of Keyspace::kOplog: the log of a replica set and what its engine must remember. The same grammar is in
 /// docs/on-disk-format.md. DO NOT RENUMBER: change kLogFormatVersion instead.
 ///
-///   00 "format"         val := "4"                                    "1", "2", "3": no entry of a higher version (storage/write/log_format.h)
-///                                                                     can be in it; read, and turned into "4" at open. "4": up to version 5
+///   00 "format"         val := "6"                                    "1", "2", "3": no entry of a higher version (storage/write/log_format.h)
+///                                                                     can be in it; "4": up to version 5, "5": up to 6, "6": up to 7. Those before "6" are read, and turned into it
+///                                                                     at open
 ///   00 "node"           val := id:le64                                this directory's node id, never 0
 ///   00 "hard_state"     val := term:le64 vote:le64 commit:le64        what this node promised; synced before it is told
 ///   00 "trimmed"        val := index:le64 term:le64                   the entry before the first one; absent: 0 0
@@ -25,6 +26,9 @@
 ///   00 "configuration"  val := configuration                          as of "applied"
 ///   00 "open_units"     val := (origin:le64 sequence:le64 index:le64 term:le64)*   as of "applied": units with chunks and without an
 ///                                                                     end, and where chunk 0 is; absent: none
+///   00 "archived"       val := 1:u8 node:le64 index:le64 term:le64 cut:le64 lost:u8      how far this node has archived the log
+///                                                                     (LogArchiver), where a segment ends that may be archived, and
+///                                                                     1: the data was changed without the log since; absent: nothing is
 ///   01 index:be64       val := type:u8 term:le64 size:le32 context:bytes[size] data
 ///                       type 0: data and context empty: first entry of a leader's term
 ///                               context not empty: it is a configuration; else data is what was proposed
@@ -37,9 +41,9 @@
 // clang-format on
 namespace mayfly {
 
-inline constexpr std::string_view kLogFormatVersion = "4", kLogFormatFirst = "1";
+inline constexpr std::string_view kLogFormatVersion = "6", kLogFormatFirst = "1";
 
-/// What this node has promised (raft): never forgotten, never copied from another node.
+/// This node's promises (raft): never forgotten, never copied from another node.
 struct HardState {
   uint64_t term = 0, vote = 0, commit = 0;
   bool operator==(const HardState&) const = default;
@@ -100,9 +104,9 @@ class LogStore {
   /// [low, high), stopping behind `max_bytes` but never before the first. `emit` is called for each in order.
   Result<void> Read(uint64_t low, uint64_t high, uint64_t max_bytes,
                     const std::function<void(const LogEntry&)>& emit);
-  /// Of an entry in [trimmed, last]. Errors: NoSuchKey when it is not there.
+  /// The term of an entry in [trimmed, last]. Errors: NoSuchKey when it is not there.
   Result<uint64_t> Term(uint64_t index);
-  /// Of what is applied; `all`: also of what is not yet.
+  /// Reads the applied entries; `all`: also those not yet applied.
   std::unique_ptr<LogCursor> Cursor(bool all = false);
 
   // --- retention ----------------------------------------------------------------------------------------------------
@@ -139,6 +143,18 @@ class LogStore {
 /// The row "open_units" (replication/open_units.h).
 Result<std::string> ReadOpenUnits(KvStore& kv);
 void StageOpenUnits(KvBatch& batch, std::string_view row);
+
+/// The row "archived": how far a member has archived its log.
+struct ArchivedRow {
+  NodeId node = 0;       ///< whose it is: a copy of another member's data has that one's
+  LogPosition position;  ///< the last entry in a segment that is archived for certain
+  uint64_t cut = 0;      ///< the last entry of the segment that may be; 0: there is none
+  /// The data was changed without the log behind `position` (ConsensusOptions::history_lost).
+  bool history_lost = false;
+};
+/// None: there is no row. Errors: InternalError 1 (damaged), the store's.
+Result<std::optional<ArchivedRow>> ReadArchived(KvStore& kv);
+void StageArchived(KvBatch& batch, const ArchivedRow& row);
 
 /// Splits the value of a 01 row. False: damaged.
 bool DecodeLogEntry(std::string_view value, LogEntry* out);

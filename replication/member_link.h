@@ -23,7 +23,7 @@
 ///   > 03 proof      body := HMAC-SHA256(key, "dialler 2" || challenge body || nonce body)
 ///   < 02 answer     body := nonce:32 (the same) node:le64 has_data:u8 text(set name) text(set id) proof:32
 ///                   proof := HMAC-SHA256(key, "acceptor 2" || challenge body || answer body without its proof)
-///   < 03 or 04      the verdict, signed already; 04 may also come in the place of 05 and 02, and is not signed then
+///   < 03 or 04      the verdict, signed already; 04 may also come in place of 05 and 02, and is not signed then
 ///   refusal body := code:le32 text
 ///   text     := size:le16 bytes
 ///   direction key := HMAC-SHA256(key, side || both nonces)     side: "frames of the dialler" | "frames of the acceptor"
@@ -36,7 +36,7 @@
 /// acceptor goes on with the first of its own that is among them. While a set gets a key file (transitionToAuth) no key is one of the keys.
 ///
 /// Version 3, by certificates: both sides of the TLS connection have shown that of a member (Tls::IsMember), so nothing is proved or signed.
-///   > 01 (version 3)   < 02 (proof: 32 zeros)   < 03 or 04      04 may also come in the place of 02
+///   > 01 (version 3)   < 02 (proof: 32 zeros)   < 03 or 04      04 may also come in place of 02
 ///
 /// Version 1, of earlier releases: key := key file; the acceptor answers the challenge with 02 at once, and proves first, so that any stranger
 /// could try keys at leisure. Only with LinkIdentity::old_handshake, or without a key file:
@@ -44,7 +44,7 @@
 // clang-format on
 namespace mayfly {
 
-/// What the dialler of a connection wants: a stream of messages, one question, or files of a copy.
+/// The purpose of a dialled connection: a stream of messages, one question, or files of a copy.
 enum class LinkPurpose : uint8_t { kStream = 1, kProbe = 2, kFetch = 3 };
 
 inline constexpr int kKeyRounds = 200'000;
@@ -55,17 +55,17 @@ inline constexpr int64_t kLinkHandshakeMs = 5000;
 /// a tenth of a second the first time, and is remembered. Any thread.
 std::string MemberKey(const std::string& key_file);
 
-/// What this node says of itself.
+/// This node's description of itself.
 struct LinkIdentity {
   NodeId node = 0;
   std::string set_name, set_id, address;
   std::string key;  ///< the first key of the key file: version 1 alone
-  /// MemberKey of each key that is good enough; an empty one: whoever has none is let in.
+  /// MemberKey of each accepted key; an empty one: nodes without a key are accepted.
   std::vector<std::string> link_keys;
   bool has_data = false;
   bool old_handshake = false;  ///< version 1 is spoken with those who know no other
-  /// Says whether others are dialled with TLS, and who is known by a certificate; null: they are
-  /// not, and nobody.
+  /// Decides whether others are dialled with TLS, and recognises certificates; null: no TLS, no
+  /// certificates.
   Tls* tls = nullptr;
   bool speaks_old() const {
     return old_handshake || (link_keys.size() == 1 && link_keys[0].empty());
@@ -127,7 +127,7 @@ class MemberLink {
   LinkTask<Result<void>> StartTls(const Tls& tls, std::string host);
   /// Asks the server behind a fresh connection to `address` for the member stream.
   LinkTask<Result<void>> AskForStream(const std::string& address);
-  /// `admit`: whether who has proved to have the key is let in; an error is told to it and is the result.
+  /// `admit`: whether to accept a node that has the key; its error is sent and is the result.
   LinkTask<Result<LinkPeer>> Accept(LinkIdentity self,
                                     std::function<Result<void>(const LinkPeer&)> admit = {});
 
@@ -136,11 +136,11 @@ class MemberLink {
   LinkTask<Result<void>> Fill(size_t size);
   LinkTask<Result<void>> Prove(const LinkIdentity& self, const std::string& challenge,
                                const std::string& nonce);
-  /// Why a dialler that begins so is refused before anything else is said; none: it is not.
+  /// Why a dialler with this challenge is refused at once; none: it is not.
   std::optional<Error> RefusedAtOnce(const LinkIdentity& self, uint8_t version) const;
   /// The other side's certificate is a member's. Errors: AuthenticationFailed 18.
   Result<void> CheckCertificate(const Tls& tls) const;
-  /// What the acceptor still has against somebody who has proved to be a member.
+  /// The acceptor's objection to a proven member, if any.
   static std::optional<Error> Objection(const LinkIdentity& self, const LinkPeer& peer,
                                         NodeId wanted);
   LinkTask<Result<void>> Refuse(const Error& why);

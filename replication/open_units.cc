@@ -32,7 +32,7 @@ void OpenUnits::Prepare(std::span<const CommittedEntry> entries, KvBatch& batch)
     const bool end = e.kind == CommittedEntry::Kind::kData && IsLogEnd(e.data);
     if (!chunk && !end) continue;
     Result<LogEntryHeader> id = ReadLogEntryHeader(e.data);
-    if (!id) continue;  // damaged: whoever applies it says so
+    if (!id) continue;  // damaged: the applier reports it
     uint64_t number = 0;
     const bool given_up = chunk && ReadLogChunk(e.data, &number) && number == kLogChunkGivenUp;
     auto it = std::find_if(units_.begin(), units_.end(),

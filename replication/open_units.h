@@ -10,11 +10,11 @@
 
 namespace mayfly {
 
-/// Units of the log of which chunks are applied and not the end: which part of the log must be kept
-/// for that. A unit whose leader's term has ended, or that its leader has given up, never ends any
-/// more; its chunks mean nothing from then on, and go with the log. Kept in the store beside the
-/// log, so that a member knows it after a start, and in a copy. Threads: one (the applier's),
-/// first_index() any.
+/// Units of the log with applied chunks and no end yet: the part of the log that must be kept for
+/// them. A unit whose leader's term has ended, or that its leader has abandoned, never ends; its
+/// chunks then have no meaning, and are trimmed with the log. Kept in the store beside the log, so
+/// that a member knows it after a start, and in a copy. Threads: one (the applier's), first_index()
+/// any.
 class OpenUnits {
  public:
   /// As of the applied position. Errors: InternalError 1 when the row is damaged, the store's.

@@ -4,8 +4,11 @@
 #include <span>
 
 #include "protocol/bson_builder.h"
+#include "protocol/extra_field.h"
 #include "protocol/large_memory.h"
+#include "protocol/system_names.h"
 #include "replication/open_units.h"
+#include "storage/catalog/namespace.h"
 #include "storage/keys/key_format.h"
 
 namespace mayfly {
@@ -20,30 +23,63 @@ void AppendExpiry(const LogRecord& r, BsonBuilder& out) {
   e.Append("expireAt", Instant{r.deadline});
 }
 
+/// The deadline of a document, for a client that sees it in a field. null: it has none, whatever
+/// the collection's expiry.field would make of it where the entry is applied. Points have none, and
+/// a document that would become too large for the client stays as it is.
+void AppendDeadline(std::string_view ns, BsonView doc, std::optional<Instant> expire_at,
+                    std::string_view field, BsonBuilder& o) {
+  if (field.empty()) return;
+  if (expire_at)
+    o.Append(field, *expire_at);
+  else if (doc.size() + static_cast<int64_t>(field.size()) + 2 <= kMaxBsonUserSize &&
+           !SplitNamespace(ns).collection.starts_with(kBucketsPrefix))
+    o.AppendNull(field);
+}
+
+void AppendDocument(std::string_view ns, BsonView doc, std::optional<Instant> expire_at,
+                    std::string_view field, BsonBuilder& o) {
+  if (field.empty()) {
+    o.AppendAll(doc);
+    return;
+  }
+  AppendBesideExtraField(doc, field, o);
+  AppendDeadline(ns, doc, expire_at, field, o);
+}
+
 /// op, ns, ui, o, o2: what an entry and an operation inside applyOps have in common.
-void AppendOperation(const LogUnit& u, const LogRecord& r, BsonBuilder& out) {
+/// `deadline_field`: RecordScan's.
+void AppendOperation(const LogUnit& u, const LogRecord& r, std::string_view deadline_field,
+                     BsonBuilder& out) {
+  std::optional<Instant> expire_at;
   auto names = [&](const LogCollection& c) {
     out.Append("ns", c.ns);
     out.AppendBinary("ui", 4, c.uuid);
   };
   switch (r.kind) {
     case LogRecord::kInsert: {
-      const BsonView doc = LoggedDocument(u, r);
+      const BsonView doc = LoggedDocument(u, r, &expire_at);
       out.Append("op", "i");
       names(u.collections[r.collection]);
-      out.Append("o", doc);
+      {
+        BsonBuilder o = out.OpenDocument("o");
+        AppendDocument(u.collections[r.collection].ns, doc, expire_at, deadline_field, o);
+      }
       out.OpenDocument("o2").Append("_id", doc["_id"]);
       break;
     }
     case LogRecord::kUpdate: {
-      const BsonView doc = LoggedDocument(u, r);
+      const BsonView doc = LoggedDocument(u, r, &expire_at);
       out.Append("op", "u");
       names(u.collections[r.collection]);
-      if (r.detail.empty()) {
-        out.Append("o", doc);
-      } else {
+      {
         BsonBuilder o = out.OpenDocument("o");
-        o.Append("$v", 2).Append("diff", BsonView(r.detail));
+        if (r.detail.empty()) {
+          AppendDocument(u.collections[r.collection].ns, doc, expire_at, deadline_field, o);
+        } else {
+          o.Append("$v", 2).Append("diff", BsonView(r.detail));
+          AppendDeadline(u.collections[r.collection].ns, BsonView(r.detail), expire_at,
+                         deadline_field, o);
+        }
       }
       out.OpenDocument("o2").Append("_id", doc["_id"]);
       break;
@@ -74,7 +110,7 @@ void AppendPlace(uint64_t ts, uint64_t term, int64_t wall, BsonBuilder& out) {
 /// The entry `part` of a unit that is shown as one `applyOps` or, a large transaction, as a chain
 /// of them, each with the place of the one before it.
 BsonDocument ApplyOps(const LogUnit& u, std::span<const LogRecord> records, size_t part,
-                      uint64_t term) {
+                      uint64_t term, std::string_view deadline_field) {
   const bool chain = u.parts.size() > 1, last = part + 1 >= u.parts.size();
   return BuildBson([&](BsonBuilder& b) {
     if (u.transaction) b.Append("lsid", BsonView(u.lsid)).Append("txnNumber", u.txn_number);
@@ -85,7 +121,7 @@ BsonDocument ApplyOps(const LogUnit& u, std::span<const LogRecord> records, size
         BsonArrayBuilder ops = o.OpenArray("applyOps");
         for (const LogRecord& r : records) {
           BsonBuilder d = ops.OpenDocument();
-          AppendOperation(u, r, d);
+          AppendOperation(u, r, deadline_field, d);
         }
       }
       if (chain && last)
@@ -108,7 +144,10 @@ uint64_t TsOfKey(std::string_view key) { return LoadBe64(key.data() + kIdPrefixS
 class OplogCursor final : public RecordCursor {
  public:
   OplogCursor(Consensus& consensus, uint32_t collection, RecordScan scan)
-      : consensus_(consensus), collection_(collection), backward_(scan.backward) {
+      : consensus_(consensus),
+        collection_(collection),
+        backward_(scan.backward),
+        deadline_field_(std::move(scan.deadline_field)) {
     // A key has eight bytes behind the id. An exclusive bound may be one byte longer or shorter.
     auto bound = [](const std::string& key, uint64_t otherwise) {
       if (key.size() < kIdPrefixSize + 8) return otherwise;
@@ -130,6 +169,7 @@ class OplogCursor final : public RecordCursor {
         key_.clear();
         AppendBe32(key_, collection_);
         AppendBe64(key_, ts);
+        Show(key_, documents_[static_cast<size_t>(at_)].second.view(), std::nullopt);
         return true;
       }
       documents_.clear();
@@ -170,9 +210,6 @@ class OplogCursor final : public RecordCursor {
       }
     }
   }
-  std::string_view record_key() const override { return key_; }
-  BsonView doc() const override { return documents_[static_cast<size_t>(at_)].second; }
-  std::optional<Instant> expire_at() const override { return std::nullopt; }
   void Reposition(ReadView) override {
     log_.reset();
     documents_.clear();
@@ -221,9 +258,12 @@ class OplogCursor final : public RecordCursor {
       MAYFLY_TRY(whole, std::move(joined));
       data = whole;
     }
-    MAYFLY_TRY(ForEachOplogDocument(data, e.position.term, [&](uint64_t ts, BsonDocument doc) {
-      if (ts >= lower_ && ts < upper_) documents_.emplace_back(ts, std::move(doc));
-    }));
+    MAYFLY_TRY(ForEachOplogDocument(
+        data, e.position.term,
+        [&](uint64_t ts, BsonDocument doc) {
+          if (ts >= lower_ && ts < upper_) documents_.emplace_back(ts, std::move(doc));
+        },
+        deadline_field_));
     if (backward_) std::reverse(documents_.begin(), documents_.end());
     return Ok();
   }
@@ -231,6 +271,7 @@ class OplogCursor final : public RecordCursor {
   Consensus& consensus_;
   const uint32_t collection_;
   const bool backward_;
+  const std::string deadline_field_;
   uint64_t lower_, upper_;
   std::unique_ptr<LogCursor> log_;
   bool first_ = false, begun_ = false;
@@ -253,19 +294,19 @@ std::string_view ExpiryReasonName(DeleteReason r) {
       return "clustered";
     case DeleteReason::kDeleted:
     case DeleteReason::kCapped:
+    case DeleteReason::kMerged:
       break;
   }
   return "deleted";
 }
 
-bool IsExpiry(const LogRecord& r) {
-  return r.reason != DeleteReason::kDeleted && r.reason != DeleteReason::kCapped;
-}
+bool IsExpiry(const LogRecord& r) { return DeleteCause(r.reason).expired(); }
 
-BsonView LoggedDocument(const LogUnit& u, const LogRecord& r) {
+BsonView LoggedDocument(const LogUnit& u, const LogRecord& r, std::optional<Instant>* expire_at) {
   BsonView doc;
-  std::optional<Instant> expire_at;
-  if (!DecodeRecord(u.effects[r.effect].value, &doc, &expire_at)) return BsonView();
+  std::optional<Instant> deadline;
+  if (!DecodeRecord(u.effects[r.effect].value, &doc, &deadline)) return BsonView();
+  if (expire_at != nullptr) *expire_at = deadline;
   return doc;
 }
 
@@ -312,7 +353,8 @@ Result<void> SeekOplog(LogCursor& log, uint64_t target) {
 }
 
 Result<void> ForEachOplogDocument(std::string_view entry, uint64_t term,
-                                  const std::function<void(uint64_t ts, BsonDocument doc)>& f) {
+                                  const std::function<void(uint64_t ts, BsonDocument doc)>& f,
+                                  std::string_view deadline_field) {
   MAYFLY_TRY(ReadLogEntryHeader(entry));
   std::string_view rest = entry.substr(kLogEntryHeader);
   LogUnit u;
@@ -324,7 +366,8 @@ Result<void> ForEachOplogDocument(std::string_view entry, uint64_t term,
       const size_t parts = std::max<size_t>(u.parts.size(), 1);
       for (size_t part = 0, first = 0; part < parts; ++part) {
         const size_t n = u.parts.empty() ? u.records.size() : u.parts[part];
-        f(u.ts + part, ApplyOps(u, std::span(u.records).subspan(first, n), part, term));
+        f(u.ts + part,
+          ApplyOps(u, std::span(u.records).subspan(first, n), part, term, deadline_field));
         first += n;
       }
       continue;
@@ -334,7 +377,7 @@ Result<void> ForEachOplogDocument(std::string_view entry, uint64_t term,
       f(ts, BuildBson([&](BsonBuilder& b) {
           if (!u.lsid.empty() && r.kind <= LogRecord::kDelete)
             b.Append("lsid", BsonView(u.lsid)).Append("txnNumber", u.txn_number);
-          AppendOperation(u, r, b);
+          AppendOperation(u, r, deadline_field, b);
           if (r.stmt_id) b.Append("stmtId", *r.stmt_id);
           AppendPlace(ts, term, u.wall, b);
         }));
@@ -347,7 +390,8 @@ std::unique_ptr<RecordCursor> OplogSource::Scan(RecordScan scan) {
   return std::make_unique<OplogCursor>(consensus_, collection_id_, std::move(scan));
 }
 
-Result<bool> OplogSource::Fetch(std::string_view record_key, Storage::Record* out) {
+Result<bool> OplogSource::Fetch(std::string_view record_key, const ReadView&,
+                                Storage::Record* out) {
   if (record_key.size() != kIdPrefixSize + 8) return false;
   RecordScan scan;
   scan.lower = std::string(record_key);

@@ -10,14 +10,14 @@
 namespace mayfly {
 
 /// Waits for a store that has no room now (a full disk, no file descriptors) and will have some
-/// again: a member must not end for that, because the same often happens to all members at once.
-/// What is written this way is the same however often it is tried. Threads: any.
+/// again: a member must not end for that, because it often happens to all members at once. These
+/// writes give the same result however often they are tried. Threads: any.
 class PatientWrites {
  public:
   /// `log`: severity and line, when a wait begins and ends; any of the waiting threads.
   explicit PatientWrites(std::function<void(char, std::string_view)> log) : log_(std::move(log)) {}
 
-  /// Whether a later try may succeed without anybody's doing in this process.
+  /// Whether a later try may succeed without any action in this process.
   static bool MaySucceedLater(const Error& e) { return e.code == ErrorCode::kOutOfDiskSpace; }
 
   /// Tries again, ten times a second, until it succeeds or fails for good. `meanwhile` runs before
@@ -25,9 +25,9 @@ class PatientWrites {
   /// MaySucceedLater. Errors: InterruptedAtShutdown after Stop, what `attempt` says for good.
   Result<void> Await(const Error& why, const std::function<Result<void>()>& attempt,
                      const std::function<void()>& meanwhile = {});
-  /// Somebody waits: this member acknowledges nothing and must not lead.
+  /// A thread waits: this member acknowledges nothing and must not lead.
   bool waiting() const { return waiting_.load(std::memory_order_relaxed) > 0; }
-  /// Whoever waits gives up, now and later.
+  /// All waiters give up, now and later.
   void Stop();
 
  private:

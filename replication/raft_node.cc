@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "protocol/micros.h"
+#include "replication/new_node.h"
 #include "storage/catalog/catalog_format.h"
 #include "storage/keys/key_format.h"
 
@@ -19,11 +20,11 @@ constexpr uint64_t kMaxInFlight = 12;
 // entries that may still have to be sent to members. Older entries are read from the store.
 constexpr uint64_t kCacheBytes = 16 << 20, kKeepBytes = 4 << 20;
 constexpr size_t kKeepBatchBytes = 1 << 20;
-// A learner is promoted when it is at most so many entries behind.
+// A learner is promoted when it is at most this many entries behind.
 constexpr uint64_t kCaughtUp = 64;
 // How often the leader looks for a member of higher priority.
 constexpr int kTakeOverEveryElections = 1;
-constexpr int kAskAgainElections = 2;  // how long until a member is told again to take a copy
+constexpr int kAskAgainElections = 2;  // how long until a member is asked again to take a copy
 constexpr size_t kMaxNodes = 64;
 
 mf_bytes B(std::string_view s) { return {reinterpret_cast<const uint8_t*>(s.data()), s.size()}; }
@@ -179,7 +180,8 @@ void RaftNode::Propose(std::vector<Proposal> proposals) {
   std::vector<Proposal> taken, late;
   const uint64_t now = status().term;
   for (Proposal& p : proposals) {
-    if (p.term != 0 && p.term != now) {
+    const bool of_now = p.term == 0 || p.term == now;
+    if (!of_now || (p.seal && !std::exchange(p.seal, nullptr)(&p.data))) {
       late.push_back(std::move(p));
       continue;
     }
@@ -195,8 +197,9 @@ void RaftNode::Propose(std::vector<Proposal> proposals) {
   Refuse(std::move(late));
   if (taken.empty()) return;
   // Leadership is moving, so raft-rs accepts nothing now. Writers wait for the outcome. An error
-  // would make drivers try this node again, because it still reports that it is the primary.
-  if (leads() && status().transferee != 0) {
+  // would make drivers try this node again, because it still reports that it is the primary. What
+  // waits already stays in front: entries are in the order of their times.
+  if (leads() && (status().transferee != 0 || !held_.empty())) {
     for (Proposal& p : taken) held_.push_back(std::move(p));
     return;
   }
@@ -216,8 +219,8 @@ void RaftNode::Propose(std::vector<Proposal> proposals) {
 
 void RaftNode::Refuse(std::vector<Proposal> proposals) {
   if (proposals.empty()) return;
-  // After the announcement: whoever receives this error finds that this node no longer reports
-  // itself as the primary.
+  // After the announcement: a client that receives this error finds that this node no longer
+  // reports itself as primary.
   auto refused = std::make_shared<std::vector<Proposal>>(std::move(proposals));
   PushCall([refused] {
     for (Proposal& p : *refused) p.done(NotPrimary());
@@ -664,14 +667,14 @@ void RaftNode::CheckState() {
 }
 
 void RaftNode::Lost(ConsensusState next) {
-  // Before what was proposed fails: whether it will be committed is not known here, so whoever is
-  // told of it and asks again must not meet a node that still takes itself for the primary.
+  // Before proposals fail: it is unknown here whether they will be committed, so a client that
+  // retries must not meet a node that still takes itself for the primary.
   Announce(std::move(next));
   FailPending(ErrorCode::kPrimarySteppedDown, "the node stopped leading");
   // Also if it leads again: they are of the time before.
   if (!held_.empty()) Refuse(std::exchange(held_, {}));
   if (!handover_) return;
-  // After the announcement: whoever asked finds that this node is no longer the primary.
+  // After the announcement: the caller finds that this node is no longer the primary.
   PushCall([done = std::move(handover_->done)] {
     for (auto& d : done) d(Ok());
   });
@@ -748,28 +751,8 @@ Result<void> BootstrapLog(LogStore& log, const ConsensusConfiguration& configura
   return log.kv().Write(*batch, true);
 }
 
-namespace {
-
-/// Removes what belongs to the donor and not to the set: its `local` collections, profiles and
-/// settings.
-void DropDonorsOwnRows(KvBatch& batch) {
-  std::string first, end(4, '\xFF');
-  AppendBe32(first, kFirstLocalId);
-  end.push_back('\xFF');  // the end of the range: ids count up from the first one
-  for (std::string_view prefix :
-       {kCollectionPrefix, kCountersPrefix, kMultikeyPrefix, kBuildPrefix})
-    batch.DeleteRange(Keyspace::kCatalog, std::string(prefix) + first, std::string(prefix) + end);
-  const std::string settings = std::string(kSettingPrefix) + "local";
-  batch.DeleteRange(Keyspace::kCatalog, settings + "/", settings + "0");
-  for (Keyspace ks : {Keyspace::kRecords, Keyspace::kIndexes, Keyspace::kExpiry})
-    batch.DeleteRange(ks, first, end);
-  const std::string queues(4, '\0');
-  batch.DeleteRange(Keyspace::kExpiry, queues + first, queues + end);
-}
-
-}  // namespace
-
-Result<LogPosition> AdoptCheckpoint(KvStore& copy, NodeId self, const HardState& own) {
+Result<LogPosition> AdoptCheckpoint(KvStore& copy, NodeId self, const HardState& own,
+                                    const std::optional<ArchivedRow>& archived) {
   MAYFLY_TRY(std::unique_ptr<LogStore> log, LogStore::Open(copy));
   const LogPosition applied = log->applied();
   if (applied.index == 0)
@@ -781,7 +764,8 @@ Result<LogPosition> AdoptCheckpoint(KvStore& copy, NodeId self, const HardState&
   if (hard.term < applied.term) hard = {applied.term, 0, 0};
   hard.commit = applied.index;
   log->StageHardState(*batch, hard);
-  DropDonorsOwnRows(*batch);
+  DropMembersOwnRows(*batch);
+  if (archived) StageArchived(*batch, *archived);
   MAYFLY_TRY(copy.Write(*batch, true));
   MAYFLY_TRY(log->MakeNodeId(self));
   return applied;

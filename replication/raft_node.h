@@ -15,8 +15,8 @@
 
 namespace mayfly {
 
-/// Where a copy of everything up to an entry can be had: what goes to a member whose next entry is
-/// no longer in the log.
+/// A reference to a copy of everything up to an entry, for a member whose next entry is no longer
+/// in the log.
 struct SnapshotPointer {
   LogPosition position;
   std::string conf_state;  ///< protobuf
@@ -28,7 +28,7 @@ struct SnapshotPointer {
 /// hand. One thread at a time.
 class RaftNode {
  public:
-  /// What the node works with; all pointers outlive it. The functions are called on the thread that
+  /// The node's environment; all pointers outlive it. The functions are called on the thread that
   /// drives the node and must not block.
   struct Options {
     LogStore* log = nullptr;
@@ -76,8 +76,8 @@ class RaftNode {
   /// Continues a step-down in progress. May be called at any time.
   void Poll();
   void Step(NodeId from, std::string_view message);
-  /// What is known beside raft-rs's messages, which may be stuck behind a large entry: before Tick.
-  /// A leader's: this member follows it. A follower's: its leader leads.
+  /// News from other sources than raft-rs's messages, which may be stuck behind a large entry:
+  /// before Tick. A leader's: this member follows it. A follower's: its leader leads.
   void MemberAlive(NodeId id) { mf_raft_member_alive(raft_, id); }
   void LeaderAlive() { mf_raft_leader_alive(raft_); }
   void Propose(std::vector<Proposal> proposals);
@@ -91,23 +91,23 @@ class RaftNode {
   void HandOver(NodeId to);
   void Campaign();
   void ReportUnreachable(NodeId id);
-  /// Writes, sends and applies what the calls above have brought about. Call after one or several
-  /// of them.
+  /// Writes, sends and applies the results of the calls above. Call after one or several of
+  /// them.
   void Pump();
-  /// The applier has come so far.
+  /// Reports how far the applier is.
   void Applied(uint64_t index);
   /// Drops entries that retention does not ask for (LogStore::TrimPoint).
   void Trim(uint64_t max_bytes, int64_t min_age_ms, uint64_t keep_from);
 
-  /// This node does not lead any more, without an election: others take over. What was proposed
-  /// fails as in any loss of leadership. Nothing where it does not lead.
+  /// This node stops leading, without an election: others take over. Proposals fail as in any loss
+  /// of leadership. Nothing where it does not lead.
   void StepAside();
   void set_may_campaign(bool on) { may_campaign_ = on; }
   /// Whether leadership may go to this member (it is not frozen, has no lower rights); asked before
   /// transfers.
   std::function<bool(NodeId)> may_lead;
   /// Whether the member reports that it is taking a copy, or has reported nothing since it became
-  /// reachable. A member that was told to take a copy and does not is told again.
+  /// reachable. A member that was asked to take a copy and does not is asked again.
   std::function<bool(NodeId)> is_copying;
   /// The end of the member's log as it reports it; {}: not known.
   std::function<LogPosition(NodeId)> log_of;
@@ -158,7 +158,7 @@ class RaftNode {
   uint64_t ResumePoint(NodeId id);
   /// Fails them as not written, behind what has been announced.
   void Refuse(std::vector<Proposal> proposals);
-  bool EveryElections(int n) const;  ///< whether this tick is the one in so many election timeouts
+  bool EveryElections(int n) const;  ///< whether this tick is the one in `n` election timeouts
   /// members(), active: within the last election timeout (raft-rs forgets at the end of each who
   /// was, so it alone depends on when one asks).
   std::vector<Member> HeardMembers();
@@ -197,7 +197,9 @@ Result<void> BootstrapLog(LogStore& log, const ConsensusConfiguration& configura
                           bool data_is_empty, Instant now);
 
 /// Turns the copy of another member's store into this node's: its applied entries stay as history,
-/// what the donor had promised does not. `own`: this node's promises, which hold.
-Result<LogPosition> AdoptCheckpoint(KvStore& copy, NodeId self, const HardState& own);
+/// what the donor had promised does not. `own`: this node's promises, which hold. `archived`: its
+/// row of that name, which stays; none: it has none.
+Result<LogPosition> AdoptCheckpoint(KvStore& copy, NodeId self, const HardState& own,
+                                    const std::optional<ArchivedRow>& archived = {});
 
 }  // namespace mayfly

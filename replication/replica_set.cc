@@ -2,20 +2,21 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "protocol/bson_validate.h"
 #include "protocol/large_memory.h"
+#include "replication/applied_row.h"
 #include "replication/await.h"
 #include "replication/oplog.h"
 #include "storage/catalog/catalog_open.h"
+#include "storage/kv/write_room.h"
 #include "storage/read/read_view.h"
 #include "storage/storage.h"
 
 namespace mayfly {
 namespace {
 
-/// The newest record that is applied: ts:le64 wall:le64 term:le64. In the batch that applied it.
-constexpr std::string_view kAppliedRow = "replication/applied";
 constexpr int64_t kHandOverMillis = 2'000;
 constexpr int64_t kNoopMillis = 10'000;  ///< periodicNoopIntervalSecs
 
@@ -112,7 +113,7 @@ Result<std::unique_ptr<ReplicaSet>> ReplicaSet::Open(ReplicaSetOptions options) 
     if (log) log(severity, message, attributes.empty() ? BsonView() : BsonView(attributes));
   };
   MAYFLY_TRY(set->consensus_, OpenConsensus(std::move(c)));
-  set->committer_->set_chunks([s = set.get()] { return s->AllReadChunks(); });
+  set->committer_->set_read_by_all([s = set.get()] { return s->ReadByAll(); });
   set->committer_->set_consensus(set->consensus_.get());
   {
     auto oplog = std::make_shared<CollectionInfo>();
@@ -168,14 +169,12 @@ void ReplicaSet::Stop() {
 }
 
 Result<bool> ReplicaSet::ReadApplied(const KvSnapshot* at, OpTime* out) {
-  PinnedValue v;
-  MAYFLY_TRY(const bool found, storage_.kv().Get(Keyspace::kCatalog, kAppliedRow, &v, at));
+  AppliedRow row;
+  MAYFLY_TRY(const bool found, ReadAppliedRow(storage_.kv(), at, &row));
   if (!found) return false;
-  if (v.view().size() != 24)
-    return Error{ErrorCode::kInternalError, "corrupt catalog row 'replication/applied'"};
-  out->ts = LoadLe<uint64_t>(v.view().data());
-  out->wall_millis = LoadLe<int64_t>(v.view().data() + 8);
-  out->term = LoadLe<int64_t>(v.view().data() + 16);
+  out->ts = row.ts;
+  out->wall_millis = row.wall_millis;
+  out->term = row.term;
   return true;
 }
 
@@ -200,13 +199,14 @@ void ReplicaSet::Log(char severity, std::string_view message,
 void ReplicaSet::RunTasks() {
   std::unique_lock l(tasks_mutex_);
   for (;;) {
-    const bool called = tasks_wake_.wait_for(l, std::chrono::milliseconds(kNoopMillis),
-                                             [this] { return tasks_stop_ || !tasks_.empty(); });
+    const int64_t idle = options_.noop_millis ? options_.noop_millis() : kNoopMillis;
+    const bool called =
+        tasks_wake_.wait_for(l, std::chrono::milliseconds(idle > 0 ? idle : kNoopMillis),
+                             [this] { return tasks_stop_ || !tasks_.empty(); });
     if (!called) {
       // An idle primary: its time must advance for clients that read from secondaries.
-      if (committer_ != nullptr && committer_->writable() &&
-          (!options_.periodic_noops || options_.periodic_noops()) &&
-          clock_.Now().millis - last_applied().wall_millis >= kNoopMillis)
+      if (idle > 0 && committer_ != nullptr && committer_->writable() &&
+          clock_.Now().millis - last_applied().wall_millis >= idle)
         committer_->SubmitNoop(BuildBson([](BsonBuilder& b) { b.Append("msg", "periodic noop"); }),
                                [](Result<void>) {});
       continue;
@@ -246,6 +246,8 @@ Result<std::shared_ptr<ReadPoint>> ReplicaSet::TakeReadPoint() {
   // applied_ts() is behind what can be seen already. The row is of the same batch as the records.
   for (uint64_t ts = applied_ts();;) {
     std::shared_ptr<ReadPoint> point = ReadPoint::Take(storage_, ts);
+    // No later entry has begun to be applied: the row's content is known.
+    if (applying_ts_.load(std::memory_order_acquire) == ts) return point;
     OpTime newest{};
     MAYFLY_TRY(ReadApplied(point->View()->snapshot().get(), &newest));
     if (newest.ts == ts) return point;
@@ -318,6 +320,7 @@ Result<void> ReplicaSet::StoreConfigDocument(const ReplConfig& config) {
 }
 
 void ReplicaSet::CheckClocks() {
+  read_by_all_ = ReadByAll();
   constexpr int64_t kTolerableMillis = 1000;
   for (const MemberStatus& m : consensus_->Status().members) {
     if (m.self || !m.reachable || m.wall_clock.millis == 0) continue;
@@ -404,6 +407,7 @@ void ReplicaSet::Refresh() {
     readable_ = is == MemberState::kPrimary || is == MemberState::kSecondary;
     if (was == MemberState::kPrimary && is != was) clock_.KeepFloor(clock_.Now().millis);
     clock_.set_follows(is != MemberState::kPrimary && next_has_config);
+    if (is == MemberState::kPrimary && was != is) read_by_all_ = ReadByAll();
     committer_->SetWritable(is == MemberState::kPrimary, state_.term);
   }
   if (!changed) return;
@@ -422,12 +426,16 @@ void ReplicaSet::Refresh() {
                              }),
                              [](Result<void>) {});
     }
-    Post([this, primary] {
+    Post([this, primary, term = state_.term] {
       if (primary)
         storage_.member_catalog().BecomePrimary();
       else
         storage_.member_catalog().ForgetReaped();
       if (options_.primary_changed) options_.primary_changed(primary);
+      // mongod's words: test harnesses wait for them before they write.
+      if (primary)
+        Log('I', "Transition to primary complete; database writes are now permitted",
+            [&](BsonBuilder& b) { b.Append("term", static_cast<int64_t>(term)); });
     });
   }
 }
@@ -465,15 +473,30 @@ int64_t ReplicaSet::HoldMillis(const CommittedEntry& entry) {
   return std::max<int64_t>(wall + delay * 1000 - clock_.RightTime().millis, 0);
 }
 
+bool ReplicaSet::StandsAlone(const CommittedEntry& e) {
+  return e.kind == CommittedEntry::Kind::kData && IsLogEnd(e.data);
+}
+
+std::unique_ptr<KvBatch> ReplicaSet::BatchFor(const CommittedEntry& e) {
+  if (ReadyUnit* ready = ReplicatedCommitter::ReadyOf(e.context)) return std::move(ready->batch);
+  const Result<LogChunks> chunks = ReadLogEnd(e.data);
+  if (!chunks) return nullptr;  // damaged: Prepare says so
+  const size_t bytes = std::min<uint64_t>(chunks.value().bytes, kMaxLogUnitBytes);
+  batch_bytes_ = static_cast<int64_t>(LargeBatchBytes(bytes));
+  large_memory::ThreadBudget().Add(batch_bytes_);
+  return NewLargeBatch(storage_.kv(), LargeBatchBytes(bytes));
+}
+
 Result<void> ReplicaSet::AddEntry(const CommittedEntry& e) {
   std::string_view data = e.data;
-  if (IsLogEnd(data)) {
-    // What is not applied yet is read too: chunks may be in this very batch.
+  ReadyUnit* const ready = ReplicatedCommitter::ReadyOf(e.context);
+  if (IsLogEnd(data) && ready == nullptr) {
+    // Unapplied entries are read too: chunks may be in this very batch.
     MAYFLY_TRY(std::string whole, JoinFromLog(data, *consensus_->ReadWholeLog()));
     data = joined_.emplace_back(std::move(whole));
     large_memory::ThreadBudget().Add(static_cast<int64_t>(data.size()));
   }
-  entries_.push_back({data, ReplicatedCommitter::UnitsOf(e.context)});
+  entries_.push_back({data, ReplicatedCommitter::UnitsOf(e.context), ready, e.position.term});
   return Ok();
 }
 
@@ -496,13 +519,14 @@ void ReplicaSet::Prepare(std::span<const CommittedEntry> entries, KvBatch& batch
     if (options_.fatal) options_.fatal(prepared.error().message);
     std::abort();
   }
+  if (!joined_.empty()) {
+    const auto lists = static_cast<int64_t>(applier_.ListBytes());
+    batch_bytes_ += lists;
+    large_memory::ThreadBudget().Add(lists);
+  }
   if (applier_.last_ts() == before) return;
   applying_ts_.store(applier_.last_ts(), std::memory_order_release);
-  char row[24];
-  StoreLe<uint64_t>(row, applier_.last_ts());
-  StoreLe<int64_t>(row + 8, applier_.last_wall());
-  StoreLe<int64_t>(row + 16, last.term);
-  batch.Put(Keyspace::kCatalog, kAppliedRow, {row, sizeof row});
+  StageAppliedRow(batch, {applier_.last_ts(), applier_.last_wall(), last.term});
 }
 
 void ReplicaSet::Applied(std::span<const CommittedEntry> entries) {
@@ -536,7 +560,10 @@ void ReplicaSet::Applied(std::span<const CommittedEntry> entries) {
   if (options_.setting_changed && !entries_.empty())
     for (const std::string& name : applier_.settings()) options_.setting_changed(name);
   if (options_.event) options_.event(ReplEvent::kApplied);
+  const bool ready = !entries_.empty() && entries_.front().ready != nullptr;
   entries_.clear();
+  if (ready) applier_.Forget();
+  large_memory::ThreadBudget().Add(-std::exchange(batch_bytes_, 0));
   if (joined_.empty()) return;
   applier_.Forget();
   for (const std::string& s : joined_)
@@ -582,22 +609,25 @@ void ReplicaSet::Progressed() {
   if (options_.event) options_.event(ReplEvent::kProgress);
 }
 
-bool ReplicaSet::AllReadChunks() const {
-  for (const MemberStatus& m : consensus_->Status().members) {
+int ReplicaSet::ReadByAll() const { return ReadBy(consensus_->Status().members); }
+
+int ReplicaSet::ReadBy(std::span<const MemberStatus> members) {
+  int version = kLogEntryLatest;
+  for (const MemberStatus& m : members) {
     // Nothing was heard of it yet: nothing speaks against it.
     if (m.self || m.payload.empty() || !ValidateBson(m.payload, false)) continue;
-    if (const BsonValue log = BsonView(m.payload)["log"];
-        !log.Is(BsonType::kInt32) || log.Int32() < kLogEntryEnd)
-      return false;
+    const BsonValue log = BsonView(m.payload)["log"];
+    // Members without this field are older than transactions and chunks.
+    version = std::min<int>(version, log.Is(BsonType::kInt32) ? log.Int32() : kLogEntryWithBefore);
   }
-  return true;
+  return version;
 }
 
 std::string ReplicaSet::HeartbeatPayload() {
   std::lock_guard l(mutex_);
   return BuildBson([&](BsonBuilder& b) {
            b.Append("state", static_cast<int32_t>(topology_->state));
-           b.Append("log", static_cast<int32_t>(kLogEntryEnd));  // that it reads: AllReadChunks
+           b.Append("log", static_cast<int32_t>(kLogEntryLatest));  // ReadByAll
            b.AppendTimestamp("ts", applied_.ts).Append("t", applied_.term);
            b.Append("wall", applied_.wall_millis).Append("now", clock_.Now().millis);
            b.Append("uptime", (storage_.clock().MonotonicMicros() - started_micros_) / 1'000'000);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -43,7 +44,7 @@ struct OpTime {
   int64_t wall_millis = 0;
 };
 
-/// What hello tells of the set. Immutable.
+/// The set's data for hello. Immutable.
 struct Topology {
   int64_t counter = 0;  ///< topologyVersion.counter: goes up with every change
   MemberState state = MemberState::kStartup;
@@ -61,6 +62,9 @@ enum class ReplEvent : uint32_t {
   kApplied = 0xFFFF'FF01,   ///< the log moved here
   kProgress = 0xFFFF'FF02,  ///< another member moved
 };
+/// A member says in its heartbeats which version of entries of the log it reads at most. From this
+/// one on it also reads rows of sessions that have their place (storage/write/session_row.h).
+inline constexpr int32_t kReadsPlacedRows = 7;
 /// `local.oplog.rs` as a collection: its id in the catalog, which no real one has.
 inline constexpr uint32_t kOplogCollectionId = 0xFFFF'FFF0;
 
@@ -97,7 +101,7 @@ class ReplicatedClock final : public Clock {
   Instant RightTime() const { return right_ ? right_() : clock_.Now(); }
 
   void Applied(int64_t wall_millis) { Raise(wall_millis); }
-  /// What was shown by this time, or may have been, is not taken back.
+  /// The time does not go behind anything that was, or may have been, shown.
   void KeepFloor(int64_t millis) {
     if (keeps_floor_) Raise(millis);
   }
@@ -123,7 +127,7 @@ class ReplicatedClock final : public Clock {
   bool keeps_floor_ = true;
 };
 
-/// What a ReplicaSet works with; pointers outlive it.
+/// The environment of a ReplicaSet; pointers outlive it.
 struct ReplicaSetOptions {
   Storage* storage = nullptr;
   Clock* clock = nullptr;
@@ -136,19 +140,22 @@ struct ReplicaSetOptions {
   int sync_interval_ms = 100;
   uint64_t log_max_bytes = 0;
   double log_min_hours = 0;
+  /// The log is kept from this index on, for an archiver that has yet to read it
+  /// (LogArchiver::keep_from). Null: no archiver.
+  std::shared_ptr<const std::atomic<uint64_t>> archive_from;
   bool history_lost = false;            ///< ConsensusOptions
   std::function<bool()> old_handshake;  ///< ConsensusOptions
   Tls* tls = nullptr;                   ///< ConsensusOptions
-  /// Whether an idle primary writes a note every ten seconds; null: it does.
-  std::function<bool()> periodic_noops;
+  /// After how many milliseconds an idle primary writes a note, 0: never; null: ten seconds.
+  std::function<int64_t()> noop_millis;
   std::function<void(char severity, std::string_view message, BsonView attributes)> log;
   /// Any thread; must not block.
   std::function<void(ReplEvent)> event;
   std::function<void(uint32_t collection)> collection_grew;
   /// Another member changed this setting of the catalog.
   std::function<void(std::string_view name)> setting_changed;
-  /// This member is about to take writes: what is cached of earlier times as primary is out of
-  /// date. Must not block.
+  /// This member is about to take writes: caches from earlier times as primary are out of date.
+  /// Must not block.
   std::function<void()> becoming_primary;
   /// This member became primary (on a thread of its own), or ceased to be.
   std::function<void(bool primary)> primary_changed;
@@ -186,14 +193,20 @@ class ReplicaSet final : public StateMachine {
   /// The same topology under a newer version than ReserveTopologyVersion said: hellos that wait for
   /// a change are answered. Any thread.
   void NewTopologyVersion();
-  /// While it is on, this member as a secondary applies nothing of what the primary sends, though
-  /// it keeps it: for tests of write concerns.
+  /// While on, this member as a secondary keeps but does not apply entries from the primary: for
+  /// tests of write concerns.
   void StopApplying(bool on) { stopped_ = on; }
   bool writable() const { return committer_->writable(); }
+  /// Whether rows of sessions may be written that have room for their place in the log: all members
+  /// read them, as far as is known. Costs an atomic load. Any thread.
+  bool PlacesSessionRows() const { return read_by_all_.load() >= kReadsPlacedRows; }
+  /// Likewise transactions: a member that does not know them would stop at the first one, and with
+  /// it a set that has no majority without such members.
+  bool LogsTransactions() const { return read_by_all_.load() >= kLogEntryWithTransaction; }
   bool readable() const { return readable_.load(std::memory_order_relaxed); }
 
-  /// The newest record applied here: what reads see, and (only what a majority has is applied) what
-  /// can never be rolled back.
+  /// The newest record applied here: reads see up to it, and it can never be rolled back (only
+  /// entries of a majority are applied).
   OpTime last_applied() const;
   /// The operationTime in the reply of a read: the newest applied record. On the primary, which
   /// hides documents by its clock, it is also later than the deadline of everything that reads have
@@ -205,12 +218,12 @@ class ReplicaSet final : public StateMachine {
   /// each member shows the same at this time. Errors: as KvStore::Get.
   Result<std::shared_ptr<ReadPoint>> TakeReadPoint();
   uint64_t applied_index() const { return applied_index_.load(std::memory_order_acquire); }
-  /// What came from other members. Any thread.
+  /// Changes from other members. Any thread.
   const LogApplier::Counts& applied_counts() const { return applier_.counts(); }
-  /// What an operation's `now` is read from.
+  /// The clock for an operation's `now`.
   ReplicatedClock& clock() { return clock_; }
-  /// Where time comes from when the clock has gone wrong (ClockGuard::RightTime): for what this
-  /// member shows as primary and what it tells the others. Before Start.
+  /// The source of time when the clock is wrong (ClockGuard::RightTime): for this member as
+  /// primary, and for the time it sends to others. Before Start.
   void set_right_time(std::function<Instant()> right);
   uint64_t cluster_time() const { return std::max(committer_->last_ts(), applied_ts()); }
   /// The newest time that this member or, by their heartbeats, others are known to have issued.
@@ -260,10 +273,23 @@ class ReplicaSet final : public StateMachine {
   void StateChanged(const ConsensusState& state) override;
   void Configured(const ConsensusConfiguration& configuration) override;
   int64_t HoldMillis(const CommittedEntry& entry) override;
-  uint64_t KeepLogFrom() override { return open_units_.first_index(); }
+  /// The end of a large unit does.
+  bool StandsAlone(const CommittedEntry& entry) override;
+  std::unique_ptr<KvBatch> BatchFor(const CommittedEntry& entry) override;
+  uint64_t KeepLogFrom() override {
+    const uint64_t open = open_units_.first_index();
+    if (!options_.archive_from) return open;
+    return std::min(open, options_.archive_from->load(std::memory_order_acquire));
+  }
   bool Holds() override { return delay_secs_.load(std::memory_order_relaxed) > 0 || stopped_; }
   void Progressed() override;
   std::string HeartbeatPayload() override;
+
+  /// The latest version of entries of the log (storage/write/log_format.h) that every member reads,
+  /// as far as is known. Any thread.
+  int ReadByAll() const;
+  /// Likewise, of these: by what their heartbeats say.
+  static int ReadBy(std::span<const MemberStatus> members);
 
  private:
   explicit ReplicaSet(ReplicaSetOptions options);
@@ -272,11 +298,9 @@ class ReplicaSet final : public StateMachine {
   Result<void> LoadApplied();
   /// Adds the entry to entries_, joined from its chunks if it ends a unit of these.
   Result<void> AddEntry(const CommittedEntry& e);
-  /// Whether no member is known to be of a version that does not read units in chunks.
-  bool AllReadChunks() const;
   /// Takes the configuration into use, unless it is in use already.
   void SetConfig(std::string_view payload);
-  /// Makes the topology anew; if it differs, the counter goes up and waiters wake.
+  /// Makes the topology again; if it differs, the counter goes up and waiters wake.
   void Refresh();
   Result<ConsensusConfiguration> ToConsensus(const ReplConfig& config, std::string_view command);
   /// ToConsensus of a set that begins. When another one begins at the same moment with the same
@@ -288,10 +312,11 @@ class ReplicaSet final : public StateMachine {
   /// Puts the configuration where tools look for it: `local.system.replset`, one document, each
   /// member's own.
   Result<void> StoreConfigDocument(const ReplConfig& config);
-  /// This member has come to lead: its time does not go behind what the last primary may have
-  /// shown.
+  /// Called when this member starts to lead: its time never goes behind one the last primary may
+  /// have shown.
   void FollowTimeOf(NodeId last_primary);
   /// Logs whose clock is more than a second from this one's, once a member until that has changed.
+  /// Looks at what the members read, too.
   void CheckClocks();
   void Log(char severity, std::string_view message,
            const std::function<void(BsonBuilder&)>& fill = {}) const;
@@ -344,14 +369,16 @@ class ReplicaSet final : public StateMachine {
   bool tasks_stop_ = false;
   std::thread tasks_thread_;
 
-  std::condition_variable applied_wake_;  ///< with mutex_
-  std::atomic<int64_t> delay_secs_{0};    ///< of this member, by the newest configuration
-  std::atomic<bool> stopped_{false};      ///< StopApplying
-  std::atomic<bool> announcing_{false};   ///< somebody has the duty to call NewTopologyVersion
+  std::condition_variable applied_wake_;           ///< with mutex_
+  std::atomic<int> read_by_all_{kLogEntryLatest};  ///< ReadByAll, as of the latest heartbeats
+  std::atomic<int64_t> delay_secs_{0};             ///< of this member, by the newest configuration
+  std::atomic<bool> stopped_{false};               ///< StopApplying
+  std::atomic<bool> announcing_{false};  ///< somebody has the duty to call NewTopologyVersion
 
   OpenUnits open_units_;
   /// Units that came in chunks, of the entries at hand: joined again. Of the applier's thread.
   std::deque<std::string> joined_;
+  int64_t batch_bytes_ = 0;  ///< of their batch, as it is counted
 };
 
 }  // namespace mayfly

@@ -9,8 +9,8 @@
 namespace mayfly {
 namespace {
 
-/// The most entries on their way at the same time. Further units gather in the next entry. The
-/// number is low so that entries grow with the load.
+/// The most entries on their way at the same time; further ones wait. One is applied, one written,
+/// and one gathers units until the engine takes it, so only full entries come to more.
 constexpr int kEntriesOnTheirWay = 4;
 constexpr size_t kEntryBytes = 1 << 20;   ///< an entry this large takes no more units
 constexpr size_t kLargeUnit = 256 << 10;  ///< from here on units take turns
@@ -22,9 +22,9 @@ constexpr auto kMaxWaitForRoom = std::chrono::seconds(5);
 
 Error NotPrimary() { return {ErrorCode::kNotWritablePrimary, "not primary"}; }
 
-/// Whether a unit of so many bytes fits into the log.
+/// Whether a unit of this many bytes fits into the log.
 Result<void> CheckSize(size_t bytes, const EncodedUnit& encoded, bool in_chunks) {
-  // Another code than for other units: drivers do not begin the transaction anew.
+  // Another code than for other units: drivers do not begin the transaction again.
   const ErrorCode code = encoded.version == kLogEntryEnd ? ErrorCode::kTransactionTooLarge
                                                          : ErrorCode::kBSONObjectTooLarge;
   if (!in_chunks && encoded.version == kLogEntryEnd)
@@ -82,6 +82,10 @@ std::span<WriteUnit> ReplicatedCommitter::UnitsOf(void* context) {
   return context == nullptr ? std::span<WriteUnit>() : static_cast<Group*>(context)->units;
 }
 
+ReadyUnit* ReplicatedCommitter::ReadyOf(void* context) {
+  return context == nullptr ? nullptr : static_cast<Group*>(context)->ready.get();
+}
+
 ReplicatedCommitter::Totals ReplicatedCommitter::totals() const {
   std::lock_guard l(mutex_);
   return totals_;
@@ -104,22 +108,37 @@ void ReplicatedCommitter::Submit(WriteUnit unit, CommitOptions options, Done don
   u.SortForCommit();
   std::string bytes;
   bytes.reserve(unit.SizeBytes() + 256);
-  const EncodedUnit encoded = EncodeLogUnit(unit, bytes);
+  EncodedUnit encoded = EncodeLogUnit(unit, bytes);
+  // Times that move with its time in the log count from now so far.
+  if (!encoded.moves.empty()) SetUnitTime(bytes.data(), 0, Wall());
   Operation* op = u.operation();
   const uint64_t reign = u.reign().value_or(Reign());
   const bool large = bytes.size() > kWholeUnit || encoded.version == kLogEntryEnd;
-  const bool in_chunks = large && (!all_read_chunks_ || all_read_chunks_());
+  const int version = large && all_read_ ? all_read_() : kLogEntryLatest;
+  const bool in_chunks = large && version >= kLogEntryEnd;
+  size_t unit_bytes = bytes.size();
+  if (in_chunks && !encoded.moves.empty()) {
+    if (version >= kLogEntryEndMoves)
+      AppendLogMoves(encoded.moves, bytes);
+    else
+      encoded.moves.clear();  // they count from when the unit was made ready
+  }
   large_memory::Hold hold;
   Result<void> room = CheckSize(bytes.size(), encoded, in_chunks);
   // A plain unit is about as large as the message that brought it, which is counted.
-  if (room && encoded.version == kLogEntryEnd) room = hold.Set(bytes.size());
+  // A transaction's is one more copy of it, and so is the batch that is made of it later: both are
+  // counted while it can still be refused.
+  if (room && encoded.version == kLogEntryEnd)
+    room = hold.Set(bytes.size() + LargeBatchBytes(bytes.size()) + encoded.decoded +
+                    encoded.moves.size() * sizeof(LogMove));
   if (!room) {
     u.GiveUp();
     return done(room.error());
   }
   if (bytes.size() <= kLargeUnit && !in_chunks)
-    return Enqueue(std::move(bytes), encoded, std::move(unit), op, reign, std::move(done));
-  // Whoever waits may stop before the outcome is known. The operation then ends, so it must not be
+    return Enqueue(std::move(bytes), std::move(encoded), std::move(unit), op, reign,
+                   std::move(done));
+  // A waiter may give up before the outcome is known. The operation then ends, so it must not be
   // used here.
   if (op != nullptr && op->commit_deadline_micros != 0) op = nullptr;
   std::unique_lock l(mutex_);
@@ -128,9 +147,9 @@ void ReplicatedCommitter::Submit(WriteUnit unit, CommitOptions options, Done don
     SubmittedUnit(unit).GiveUp();
     return done(NotPrimary());
   }
-  large_.push_back(
-      std::make_shared<Large>(Large{std::move(bytes), encoded, std::move(unit), op, std::move(done),
-                                    reign_, in_chunks, std::move(hold)}));
+  large_.push_back(std::make_shared<Large>(Large{std::move(bytes), unit_bytes, std::move(encoded),
+                                                 std::move(unit), op, std::move(done), reign_,
+                                                 in_chunks, std::move(hold)}));
   large_wake_.notify_one();
 }
 
@@ -180,7 +199,7 @@ void ReplicatedCommitter::SendLarge(const LargePtr& one) {
     if (one->sent < one->bytes.size()) return SendChunk(one);
     return SendEnd(one);
   }
-  Enqueue(std::move(one->bytes), one->encoded, std::move(one->unit), one->op, one->reign,
+  Enqueue(std::move(one->bytes), std::move(one->encoded), std::move(one->unit), one->op, one->reign,
           [this, done = std::move(one->done)](Result<void> r) {
             LargeArrived();
             done(std::move(r));
@@ -214,7 +233,7 @@ bool ReplicatedCommitter::HasGivenUp() const {
 }
 
 void ReplicatedCommitter::SendGivenUp(std::unique_lock<std::mutex>& l) {
-  // Of an earlier term: the entries of this one say it.
+  // Units of an earlier term need none: the entries of this term say it.
   std::erase_if(given_up_, [&](const GivenUp& g) { return g.term != term_; });
   std::vector<GivenUp> now;
   std::vector<GivenUp> later;
@@ -276,7 +295,7 @@ void ReplicatedCommitter::SendChunk(const LargePtr& one) {
       large_wake_.notify_one();
     }
     if (goes_on) return;
-    // Without an end it never was, whatever becomes of its chunks.
+    // Without an end it never takes effect, whatever happens to its chunks.
     Refuse(*one,
            !r && r.error().code == ErrorCode::kInterruptedAtShutdown ? r.error() : NotPrimary());
   };
@@ -285,13 +304,28 @@ void ReplicatedCommitter::SendChunk(const LargePtr& one) {
 }
 
 void ReplicatedCommitter::SendEnd(const LargePtr& one) {
-  const int64_t wall = Wall();
+  const Result<int64_t> fixed = SubmittedUnit(one->unit).FixTime([this] { return Wall(); });
+  if (!fixed) {
+    Refuse(*one, fixed.error());
+    return LargeArrived();
+  }
+  const int64_t wall = fixed.value();
+  const std::vector<LogMove>& moves = one->encoded.moves;
   std::string data;
   EncodeLogEnd({origin_, one->sequence}, one->encoded.ticks, {one->bytes.size(), one->chunks},
-               data);
-  std::string().swap(one->bytes);
-  one->hold.Release();
+               !moves.empty(), data);
+  one->bytes.resize(one->unit_bytes);
+  MoveLogTimes(one->bytes.data(), moves, wall);
   auto group = std::make_shared<Group>();
+  group->hold = std::move(one->hold);
+  group->ready = std::make_unique<ReadyUnit>();
+  group->ready->bytes = std::move(one->bytes);
+  // Here, while others go on: they wait for this unit only while it is applied. If it cannot be
+  // made ready, it is joined from the log, as on every other member.
+  if (!group->ready->Make(storage_.kv())) {
+    group->ready.reset();
+    group->hold.Release();
+  }
   group->reign = one->reign;
   group->term = one->term;
   group->alone = true;
@@ -308,8 +342,9 @@ void ReplicatedCommitter::SendEnd(const LargePtr& one) {
   std::unique_lock l(mutex_);
   const uint64_t first = TakeTime(one->encoded.ticks, wall, one->op);
   SetUnitTime(data.data() + kLogEntryHeader, first, wall);
+  if (group->ready) group->ready->SetTime(first, wall);
   group->data = std::move(data);
-  waiting_.push_back(std::move(group));
+  AddLocked(std::move(group));
   ++totals_.units;
   Send(l);
 }
@@ -335,7 +370,18 @@ uint64_t ReplicatedCommitter::TimestampBehind(int64_t millis) {
 void ReplicatedCommitter::Enqueue(std::string bytes, EncodedUnit encoded,
                                   std::optional<WriteUnit> unit, Operation* op, uint64_t reign,
                                   Done done) {
-  const int64_t wall = Wall();
+  int64_t wall = 0;
+  if (unit) {
+    const Result<int64_t> fixed = SubmittedUnit(*unit).FixTime([this] { return Wall(); });
+    if (!fixed) {
+      SubmittedUnit(*unit).GiveUp();
+      return done(fixed.error());
+    }
+    wall = fixed.value();
+  } else {
+    wall = Wall();
+  }
+  MoveLogTimes(bytes.data(), encoded.moves, wall);
   std::unique_lock l(mutex_);
   if (reign != reign_) {
     l.unlock();
@@ -344,14 +390,15 @@ void ReplicatedCommitter::Enqueue(std::string bytes, EncodedUnit encoded,
   }
   const uint64_t first = TakeTime(encoded.ticks, wall, op);
   SetUnitTime(bytes.data(), first, wall);
-  if (waiting_.empty() || waiting_.back()->alone || waiting_.back()->reign != reign ||
-      waiting_.back()->data.size() + bytes.size() > kEntryBytes) {
+  if (!TakesLocked(reign, bytes.size())) {
     auto group = std::make_shared<Group>();
     group->reign = reign;
+    // Proposed in a later term its times would be behind others of the log.
+    group->term = term_;
     BeginLogEntry(origin_, ++sequence_, group->data);
-    waiting_.push_back(std::move(group));
+    AddLocked(std::move(group));
   }
-  Group& group = *waiting_.back();
+  Group& group = *newest_;
   group.data.append(bytes);
   RequireLogEntryVersion(group.data, encoded.version);
   if (unit) group.units.push_back(std::move(*unit));
@@ -374,6 +421,24 @@ uint64_t ReplicatedCommitter::TakeTime(uint32_t ticks, int64_t wall, Operation* 
   return first;
 }
 
+void ReplicatedCommitter::AddLocked(std::shared_ptr<Group> group) {
+  newest_ = group;
+  waiting_.push_back(std::move(group));
+}
+
+bool ReplicatedCommitter::TakesLocked(uint64_t reign, size_t bytes) const {
+  return newest_ != nullptr && !newest_->sealed && !newest_->alone && newest_->reign == reign &&
+         newest_->data.size() + bytes <= kEntryBytes;
+}
+
+bool ReplicatedCommitter::Seal(Group& group, std::string* data) {
+  std::lock_guard l(mutex_);
+  group.sealed = true;
+  if (newest_.get() == &group) newest_.reset();
+  *data = std::move(group.data);
+  return group.reign == reign_;
+}
+
 void ReplicatedCommitter::Send(std::unique_lock<std::mutex>& l) {
   if (sending_) return;  // the sender will find what was added in the meantime
   sending_ = true;
@@ -391,9 +456,9 @@ void ReplicatedCommitter::Send(std::unique_lock<std::mutex>& l) {
       Finished(*group, Error{ErrorCode::kInterruptedAtShutdown, "the storage is shutting down"});
     } else {
       Proposal p;
-      p.data = std::move(group->data);
       p.term = group->term;
       p.context = group;
+      p.seal = [this, group](std::string* data) { return Seal(*group, data); };
       p.done = [this, group](Result<LogPosition> r) { Finished(*group, r); };
       consensus->Propose(std::move(p));
     }
@@ -403,6 +468,12 @@ void ReplicatedCommitter::Send(std::unique_lock<std::mutex>& l) {
 }
 
 void ReplicatedCommitter::Finished(Group& group, const Result<LogPosition>& result) {
+  if (!result) {
+    // It may have been refused while it still gathered units.
+    std::lock_guard l(mutex_);
+    group.sealed = true;
+    if (newest_.get() == &group) newest_.reset();
+  }
   if (!result)
     for (WriteUnit& u : group.units) SubmittedUnit(u).GiveUp();
   std::vector<Done> done = std::move(group.done);

@@ -17,13 +17,13 @@
 namespace mayfly {
 
 /// Makes write units permanent through a replica set's log: a unit is visible, its locks are
-/// released and its caller is told once a majority has it on disk. Units that wait while others are
-/// on their way become one entry. Large units go into the log in chunks that nobody sees, and
-/// happen with the entry that ends them. They take turns, one chunk each: there is one of all these
-/// in the log at a time that is not applied, so that a small unit, which comes behind what is in
-/// the log already, waits for one chunk, or for one unit to be applied. They also wait until the
-/// store has room. What is each member's own (collections of `local`, profiles) goes to this store
-/// alone. Threads: any.
+/// released and its caller is told once a majority has it on disk. Units that come while the engine
+/// writes earlier entries become one entry, which the engine takes when it is done. Large units go
+/// into the log in chunks that nobody sees, and take effect with their end entry. They take turns,
+/// one chunk each: at most one of these entries is in the log and not applied, so a small unit,
+/// which comes after the entries in the log, waits for one chunk, or for the application of one
+/// unit. They also wait until the store has room. Local data (collections of `local`, profiles)
+/// goes only to this store. Threads: any.
 class ReplicatedCommitter final : public Committer {
  public:
   ReplicatedCommitter(Storage& storage, int sync_interval_ms);
@@ -37,6 +37,8 @@ class ReplicatedCommitter final : public Committer {
   /// transaction, 257; ExceededMemoryLimit 146.
   void Submit(WriteUnit unit, CommitOptions options,
               std::function<void(Result<void>)> done) override;
+  /// What goes into the log is encoded by Submit.
+  bool OwnedOnceSubmitted(WriteUnit& unit) const override { return !SubmittedUnit(unit).local(); }
   /// Puts {msg: …} into the log.
   void SubmitNoop(BsonView o, std::function<void(Result<void>)> done);
 
@@ -61,14 +63,17 @@ class ReplicatedCommitter final : public Committer {
   /// thread. Before the first Submit.
   void set_wall(std::function<int64_t()> wall) { wall_ = std::move(wall); }
 
-  /// Whether all members read units in chunks; any thread. Before the first Submit; without it
-  /// they do. Where they do not, a unit is one entry of kMaxProposalBytes at most.
-  void set_chunks(std::function<bool()> chunks) { all_read_chunks_ = std::move(chunks); }
+  /// The latest version of entries that all members read; any thread. Before the first Submit;
+  /// without it, all of them. Below kLogEntryEnd, a unit is one entry of kMaxProposalBytes at most;
+  /// below kLogEntryEndMoves, deadlines in chunks count from when their unit was made ready.
+  void set_read_by_all(std::function<int()> version) { all_read_ = std::move(version); }
 
   /// The units that travelled in an entry, as CommittedEntry::context.
   static std::span<WriteUnit> UnitsOf(void* context);
+  /// Likewise: the large unit that ends in the entry, made ready; null: none.
+  static ReadyUnit* ReadyOf(void* context);
 
-  /// What was proposed since the process began; bytes as encoded.
+  /// Proposals since the process began; bytes as encoded.
   struct Totals {
     int64_t entries = 0, units = 0, bytes = 0;
   };
@@ -81,9 +86,12 @@ class ReplicatedCommitter final : public Committer {
     std::string data;
     std::vector<WriteUnit> units;
     std::vector<Done> done;
-    uint64_t reign = 0;  ///< that its units were made in
-    uint64_t term = 0;   ///< as Proposal::term
-    bool alone = false;  ///< it takes no more units
+    uint64_t reign = 0;   ///< that its units were made in
+    uint64_t term = 0;    ///< as Proposal::term
+    bool alone = false;   ///< it takes no more units
+    bool sealed = false;  ///< likewise; under mutex_
+    std::unique_ptr<ReadyUnit> ready = nullptr;
+    large_memory::Hold hold = {};  ///< of `ready`
   };
   /// `reign`: of the unit; what was made in an earlier one is refused.
   void Enqueue(std::string bytes, EncodedUnit encoded, std::optional<WriteUnit> unit, Operation* op,
@@ -92,14 +100,21 @@ class ReplicatedCommitter final : public Committer {
   /// REQUIRES: mutex_ is held until what gets them is in waiting_.
   uint64_t TakeTime(uint32_t ticks, int64_t wall, Operation* op);
   int64_t Wall() const { return wall_ ? wall_() : storage_.clock().Now().millis; }
-  /// Sends what may be sent, in order. REQUIRES: mutex_ held by `l`; may give it up in between.
+  /// The newest group that gets the next units, in order. REQUIRES: mutex_ held.
+  void AddLocked(std::shared_ptr<Group> group);
+  /// Whether the newest group takes one more unit. REQUIRES: mutex_ held.
+  bool TakesLocked(uint64_t reign, size_t bytes) const;
+  /// The engine makes the entry now: no more units. False: it is of an earlier reign.
+  bool Seal(Group& group, std::string* data);
+  /// Sends ready entries, in order. REQUIRES: mutex_ held by `l`; may give it up in between.
   void Send(std::unique_lock<std::mutex>& l);
   void Finished(Group& group, const Result<LogPosition>& result);
   struct Large {
-    std::string bytes;
+    std::string bytes;  ///< the unit, and what chunks say besides
+    size_t unit_bytes;
     EncodedUnit encoded;
     WriteUnit unit;
-    Operation* op;  ///< null: whoever waits may be gone by its turn
+    Operation* op;  ///< null: the waiter may be gone by its turn
     Done done;
     uint64_t reign;
     bool in_chunks;
@@ -113,7 +128,7 @@ class ReplicatedCommitter final : public Committer {
   using LargePtr = std::shared_ptr<Large>;
   /// Puts large units into the log, each in its turn.
   void LargeLoop();
-  /// What of it comes next: a chunk, the end, or all of it. REQUIRES: large_on_its_way_, not
+  /// Its next part: a chunk, the end, or all of it. REQUIRES: large_on_its_way_, not
   /// mutex_.
   void SendLarge(const LargePtr& one);
   void SendChunk(const LargePtr& one);
@@ -121,8 +136,8 @@ class ReplicatedCommitter final : public Committer {
   /// Nothing of it was written, nor will be.
   void Refuse(Large& one, Error why);
   void LargeArrived();
-  /// A unit of which chunks may be in the log and an end never will be. While its term lasts, every
-  /// member keeps its log from there on, so the log has to say it.
+  /// A unit whose chunks may be in the log, but whose end never will be. While its term lasts,
+  /// every member keeps its log from there on, so the log must record this.
   struct GivenUp {
     uint64_t sequence, term;
     uint64_t tried = UINT64_MAX;  ///< in which reign
@@ -143,13 +158,14 @@ class ReplicatedCommitter final : public Committer {
   std::atomic<uint64_t> last_ts_{0};
   mutable std::mutex mutex_;
   std::deque<std::shared_ptr<Group>> waiting_;
+  std::shared_ptr<Group> newest_;  ///< waiting, or on its way and not sealed, or null
   int on_their_way_ = 0;
   bool sending_ = false;
   uint64_t sequence_ = 0;
   int64_t last_wall_ = INT64_MIN;  ///< the latest time that was given to an entry
   Totals totals_;
 
-  std::function<bool()> all_read_chunks_;
+  std::function<int()> all_read_;
   std::deque<LargePtr> large_;
   bool large_on_its_way_ = false;
   bool closed_ = false;

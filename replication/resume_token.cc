@@ -1,5 +1,6 @@
 #include "replication/resume_token.h"
 
+#include "protocol/hex.h"
 #include "storage/keys/key_format.h"
 
 namespace mayfly {
@@ -27,10 +28,9 @@ std::string StreamPosition::ToToken() const {
     bytes.push_back(static_cast<char>(fragment >> 8));
     bytes.push_back(static_cast<char>(fragment));
   }
-  static constexpr char kDigits[] = "0123456789ABCDEF";
   std::string out;
   out.reserve(2 * bytes.size());
-  for (unsigned char c : bytes) out.append({kDigits[c >> 4], kDigits[c & 15]});
+  AppendHexDigits(bytes, out, kUpperHex);
   return out;
 }
 

@@ -16,17 +16,19 @@ namespace mayfly {
 ///     ts        of the log's record: seconds since 1970 << 32 | increment
 ///     step      which of the events with this ts (deletes by expiry share one), from 0; FFFFFFFF with kind 2
 ///     kind      0 an event, 1 the `invalidate` behind it, 2 everything up to `ts` (a high-water mark, no event)
-///     fragment  of an event that was split ($changeStreamSplitLargeEvent): the last one given, from 1
+///     fragment  of an event that was split ($changeStreamSplitLargeEvent): the last one given, from 1; FFFF: all of them,
+///               however many the event has by then
 ///
 /// The same grammar is in docs/on-disk-format.md. DO NOT RENUMBER: change kVersion instead.
 // clang-format on
 struct StreamPosition {
   static constexpr uint8_t kVersion = 1;
   enum Kind : uint8_t { kEvent = 0, kInvalidate = 1, kHighWater = 2 };
+  static constexpr uint16_t kAllFragments = 0xFFFF;
   uint64_t ts = 0;
   uint32_t step = 0;
   Kind kind = kEvent;
-  uint16_t fragment = 0;  ///< 0: the whole event
+  uint16_t fragment = 0;  ///< 0: the event was not split
   auto operator<=>(const StreamPosition&) const = default;
 
   /// Behind everything up to `ts`.

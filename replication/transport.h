@@ -19,9 +19,9 @@ namespace mayfly {
 
 /// The connections between members. Each member opens one stream to every other and sends its
 /// messages on it; the answers come on the stream of the other. Nothing here waits for a member:
-/// queues are bounded, what does not fit is dropped (the engine sends again), and what is broken is
-/// opened again after a pause that grows from 50 ms to 1 s. Threads: its own two (one for messages,
-/// one for copies of data files); calls from any.
+/// queues are bounded, messages that do not fit are dropped (the engine sends again), and broken
+/// streams are opened again after a pause that grows from 50 ms to 1 s. Threads: its own two (one
+/// for messages, one for copies of data files); calls from any.
 class Transport {
  public:
   enum Message : uint8_t { kRaft = 10, kHeartbeat = 11, kHeartbeatAnswer = 12, kStepUp = 13 };
@@ -61,8 +61,8 @@ class Transport {
 
   /// How often heartbeats go out; from now on. Any thread.
   void SetHeartbeat(int64_t ms);
-  /// Whom to talk to. Streams to others are closed; members that called themselves and are not
-  /// listed keep theirs.
+  /// Sets the members to talk to. Streams to others are closed; unlisted members that have called
+  /// keep theirs.
   void SetPeers(std::vector<Address> peers);
   /// Any thread, never waits. False: not sent (no such peer, or its queue is full).
   bool Send(NodeId to, uint8_t type, std::string_view body);
@@ -76,7 +76,7 @@ class Transport {
   void Probe(std::string address, std::string set_id, int64_t timeout_ms,
              std::function<void(Result<NodeInfo>)> done);
 
-  /// Where copies of data files are taken and given.
+  /// The thread that sends and receives copies of data files.
   boost::asio::io_context& bulk() { return bulk_; }
   std::optional<std::string> AddressOf(NodeId id);
 

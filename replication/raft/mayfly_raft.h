@@ -171,7 +171,7 @@ void mf_raft_trimmed(mf_raft* node, uint64_t first, uint64_t term);
 
 /// A copy of the node's state now; the next call of it overwrites the struct.
 const mf_status* mf_raft_status(mf_raft* node);
-/// Of a leader: how far each member has followed. Fills up to `capacity` rows, in no order, and
+/// On a leader: how far each member has followed. Fills up to `capacity` rows, in no order, and
 /// returns how many there are.
 size_t mf_raft_progress(mf_raft* node, mf_progress* out, size_t capacity);
 

@@ -2,7 +2,8 @@
 """The oplog for those who read it: after thousands of random changes of every kind, an applier that knows nothing but
 the public descriptions of `local.oplog.rs` (v2 entries, `$v: 2` diffs, applyOps) makes the same documents of it, byte
 for byte and field by field in the same order; and so does another server that gets the entries by `applyOps`, as
-restoring tools send them. MAYFLY_SEED, MAYFLY_OPLOG_CHANGES (4000). The last line says "N passed, N failed".
+restoring tools send them. Changes of large definitions have entries, too. MAYFLY_SEED,
+MAYFLY_OPLOG_CHANGES (4000). The last line says "N passed, N failed".
 """
 
 import datetime, os
@@ -204,6 +205,89 @@ def shape(e):
     assert ("lsid" in e) == ("txnNumber" in e), e
 
 
+def large_definitions(db):
+    """Entries of changes of large definitions, and their events, are documents: what was before is left out, with a
+    sign, where both have no room in one."""
+    described = lambda c, size: {"$jsonSchema": {"description": c * size}}
+    modify = [{"$match": {"operationType": "modify", "ns.coll": "large"}}]
+    with db.watch(modify, show_expanded_events=True) as stream:
+        db.create_collection("large", validator=described("a", 9 << 20))
+        db.large.create_index("x")
+        db.command("collMod", "large", validator=described("b", 9 << 20))
+        db.command("collMod", "large", validator=described("c", 6 << 20))
+        db.command("collMod", "large", index={"name": "x_1", "hidden": True})
+        events = [stream.next() for _ in range(3)]
+    entries = list(db.client.local["oplog.rs"].find({"o.collMod": "large"}))
+    check(len(entries) == 3, f"an entry each: {len(entries)}")
+    check(max(len(bson.encode(e)) for e in entries) <= 16 << 20, "of the size of a document")
+    old = [e["o2"]["collectionOptions_old"] for e in entries]
+    check(old[0] == {"$truncated": True}, f"the first says that it is cut: {str(old[0])[:200]}")
+    validators = [o.get("validator") for o in old[1:]]
+    check(validators == [described("b", 9 << 20), described("c", 6 << 20)], "the others are whole")
+    check(entries[0]["o"]["validator"] == described("b", 9 << 20), "what is new is whole")
+    check([e["stateBeforeChange"]["collectionOptions"] for e in events] == old, "as the events are")
+
+
+CHANGES_OF_OPTIONS = (
+    ("capped", {"cappedSize": 8192, "cappedMax": 7}),
+    ("capped", {"cappedMax": 0}),
+    ("plain", {"validator": {"a": 2}, "validationLevel": "moderate"}),
+    ("plain", {"validationAction": "warn"}),
+    ("plain", {"validator": {}}),
+    ("plain", {"expiry": {"field": "ttl", "onUpdate": "preserve", "recoverSeconds": 5}}),
+    ("plain", {"expiry": {"field": None, "onUpdate": "reset", "recoverSeconds": 0}}),
+    ("plain", {"changeStreamPreAndPostImages": {"enabled": True}}),
+    ("plain", {"changeStreamPreAndPostImages": {"enabled": False}}),
+    ("plain", {"index": {"name": "k_1", "prepareUnique": True}}),
+    ("plain", {"index": {"name": "k_1", "unique": True}}),
+    ("clustered", {"expireAfterSeconds": "off"}),
+    ("clustered", {"expireAfterSeconds": 77}),
+    ("clustered", {"expireReads": "exact"}),
+    ("clustered", {"expireReads": "lazy"}),
+    # Of an index that is as it shall be: an entry that can be applied all the same.
+    ("plain", {"index": {"name": "k_1", "hidden": False}}),
+)
+
+
+def changes_of_options(client):
+    """An entry of collMod and its event have the fields of the command, and applyOps does the same with them."""
+
+    def make(db):
+        db.create_collection("capped", capped=True, size=4096)
+        db.create_collection("plain", validator={"a": 1})
+        db.plain.create_index("k", name="k_1")
+        key = {"key": {"_id": 1}, "unique": True}
+        db.command("create", "clustered", clusteredIndex=key, expireAfterSeconds=60)
+
+    def state(db):
+        options = {n: db[n].options() for n in ("capped", "plain", "clustered")}
+        return options, db.plain.index_information()
+
+    one, two = client.modify_one, client.modify_two
+    make(one)
+    make(two)
+    with one.watch([{"$match": {"operationType": "modify"}}], show_expanded_events=True) as stream:
+        for name, change in CHANGES_OF_OPTIONS:
+            one.command("collMod", name, **change)
+            event = stream.next()
+            entry = client.local["oplog.rs"].find({"ns": "modify_one.$cmd"}).sort("$natural", -1).next()
+            # A new validator says how it is applied, too.
+            given = {k: v for k, v in change.items() if k not in entry["o"] or entry["o"][k] != v}
+            check(not given and entry["o"]["collMod"] == name, f"the entry of {change}: {entry['o']}")
+            more = entry["o"].keys() - change.keys() - {"collMod", "validationLevel", "validationAction"}
+            check(not more, f"and nothing else: {entry['o']}")
+            described = {k: v for k, v in entry["o"].items() if k != "collMod"}
+            check(event["ns"]["coll"] == name and event["operationDescription"] == described, f"its event: {event}")
+            client.admin.command("applyOps", [{"op": "c", "ns": "modify_two.$cmd", "o": entry["o"]}])
+            check(state(one) == state(two), f"applied: {state(one)} {state(two)}")
+    # As earlier versions wrote them: all options of the collection.
+    old = {"collMod": "capped", "capped": True, "size": 12288, "max": 9}
+    client.admin.command("applyOps", [{"op": "c", "ns": "modify_two.$cmd", "o": old}])
+    check(two.capped.options() == {"capped": True, "size": 12288, "max": 9}, f"an older entry: {two.capped.options()}")
+    client.drop_database("modify_one")
+    client.drop_database("modify_two")
+
+
 def main():
     print(f"seed {SEED}")
     s = ReplicaSet(1)
@@ -215,6 +299,8 @@ def main():
             "127.0.0.1", s.members[0].port, directConnection=True
         )  # retries: sessions and statement ids in the entries
         db = client.test
+        large_definitions(client.large)
+        changes_of_options(client)
         for i in range(CHANGES):
             try:
                 change(db)

@@ -2,6 +2,7 @@
 
 mod c;
 mod store;
+mod wire;
 
 use std::os::raw::{c_char, c_int};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -10,7 +11,7 @@ use std::{mem, ptr, slice};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{
-    ConfChange, ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry,
+    ConfChange, ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry, EntryType,
     HardState, Message, MessageType,
 };
 use raft::{Config, ProgressState, RawNode, Ready, SnapshotStatus, StateRole};
@@ -227,6 +228,19 @@ pub unsafe extern "C" fn mf_raft_tick(node: *mut Node, may_campaign: c_int) {
     })
 }
 
+/// Whether an entry's change of the members can be read, if it is one.
+fn readable_change(kind: EntryType, data: &[u8]) -> bool {
+    match kind {
+        EntryType::EntryNormal => true,
+        EntryType::EntryConfChange => {
+            wire::has_no_groups(data, &wire::CONF_CHANGE) && ConfChange::parse_from_bytes(data).is_ok()
+        }
+        EntryType::EntryConfChangeV2 => {
+            wire::has_no_groups(data, &wire::CONF_CHANGE_V2) && ConfChangeV2::parse_from_bytes(data).is_ok()
+        }
+    }
+}
+
 /// # Safety
 /// Pointers as mayfly_raft.h says.
 #[no_mangle]
@@ -240,11 +254,18 @@ pub unsafe extern "C" fn mf_raft_step(
     let node = &mut *node;
     let callbacks = node.callbacks;
     guard(&callbacks, || {
+        if !wire::has_no_groups(message.get(), &wire::MESSAGE) {
+            return MALFORMED;
+        }
         let mut m = match Message::parse_from_bytes(message.get()) {
             Ok(m) => m,
             Err(_) => return MALFORMED,
         };
         if m.from != from || m.to != node.raw.raft.id {
+            return MALFORMED;
+        }
+        // Refused here, because once a change is committed every member has to apply it.
+        if !m.get_entries().iter().all(|e| readable_change(e.get_entry_type(), &e.data)) {
             return MALFORMED;
         }
         match m.get_msg_type() {

@@ -1,306 +1,15 @@
+#include <atomic>
 #include <catch2/catch.hpp>
-#include <future>
 #include <thread>
 
-#include "replication/open_units.h"
+#include "protocol/large_memory.h"
 #include "replication/oplog.h"
-#include "replication/replica_set.h"
-#include "storage/core/storage_impl.h"
-#include "storage/kv/rocks_kv.h"
-#include "storage/read/read_view.h"
-#include "storage/schema/transaction_schema.h"
-#include "storage/storage.h"
-#include "storage/write/log_apply.h"
-#include "tests/unit/storage/storage_fixture.h"
+#include "storage/write/session_row.h"
+#include "tests/unit/replication/member_fixture.h"
 
 namespace mayfly {
-namespace {
 
-using testing::Json;
-using testing::ScratchDir;
-
-struct NoFilter final : RecordFilter {
-  bool Matches(BsonView) const override { return true; }
-};
-
-/// One member: a store that is described for the log.
-struct Member {
-  ScratchDir dir;
-  SystemClock clock;
-  std::unique_ptr<Storage> storage;
-  std::unique_ptr<ReplicaSet> set;
-  std::unique_ptr<Operation> op;
-
-  Member() { Open(); }
-  ~Member() { Close(); }
-  void Open() {
-    StorageOptions o;
-    o.engine = MakeRocksEngine();
-    o.path = dir.path() + "/data";
-    o.cache_bytes = 32 << 20;
-    o.clock = &clock;
-    o.logged = true;
-    o.compile_filter = [](BsonView, bool) -> Result<std::shared_ptr<const RecordFilter>> {
-      return std::shared_ptr<const RecordFilter>(std::make_shared<NoFilter>());
-    };
-    storage = std::move(Storage::Open(std::move(o)).value());
-    op = std::make_unique<Operation>(clock);
-  }
-  void Close() {
-    set.reset();
-    storage.reset();
-  }
-  /// A set of this member alone, which is primary when this returns.
-  void Lead() {
-    ReplicaSetOptions o;
-    o.storage = storage.get();
-    o.clock = &clock;
-    o.set_name = "rs0";
-    o.data_directory = dir.path() + "/data";
-    o.self_host = "127.0.0.1:1";
-    auto primary = std::make_shared<std::promise<void>>();
-    o.primary_changed = [primary, told = std::make_shared<bool>()](bool on) {
-      if (on && !std::exchange(*told, true)) primary->set_value();
-    };
-    set = std::move(ReplicaSet::Open(std::move(o)).value());
-    REQUIRE(set->Start());
-    if (!set->topology()->config) REQUIRE(set->Initiate(std::nullopt));
-    REQUIRE(primary->get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready);
-  }
-  Catalog& catalog() { return storage->catalog(); }
-  CollectionInfoPtr Coll(std::string_view name) { return catalog().Find("db", name); }
-  CollectionInfoPtr Make(std::string_view name) {
-    return catalog().GetOrCreate(*op, "db", name).value();
-  }
-  Result<void> Insert(const CollectionInfoPtr& c, const std::vector<BsonDocument>& docs,
-                      std::optional<Instant> expire_at = {}) {
-    WriteUnit u(*storage, *op);
-    for (const BsonDocument& d : docs) {
-      MAYFLY_TRY(u.Insert(*c, d, expire_at));
-    }
-    return storage->committer().Commit(std::move(u));
-  }
-  Result<void> Change(const CollectionInfoPtr& c, std::string_view id, const BsonDocument* next,
-                      DeleteCause cause = {}) {
-    WriteUnit u(*storage, *op);
-    std::string key;
-    const BsonDocument id_doc = Json(id);
-    Storage::AppendRecordKey(*c, id_doc.view().First().value, key);
-    WriteUnit::Locked l;
-    MAYFLY_TRY(bool found, u.LockAndRead(*c, key, &l));
-    if (!found) return Error{ErrorCode::kNoMatchingDocument, "gone"};
-    if (next) {
-      MAYFLY_TRY(u.Update(*c, l, *next));
-    } else {
-      MAYFLY_TRY(u.Delete(*c, l, cause));
-    }
-    return storage->committer().Commit(std::move(u));
-  }
-  IndexInfo Spec(std::string_view key, std::string name) {
-    IndexInfo i;
-    i.key = Json(key);
-    i.name = std::move(name);
-    for (const BsonElement& e : i.key.view())
-      i.fields.push_back({std::string(e.name), e.value.NumberAsDouble() < 0, ""});
-    return i;
-  }
-};
-
-/// Every row that members must have in common.
-std::map<std::string, std::string> Contents(Storage& s) {
-  std::map<std::string, std::string> all;
-  for (Keyspace ks : {Keyspace::kCatalog, Keyspace::kRecords, Keyspace::kIndexes, Keyspace::kExpiry,
-                      Keyspace::kTombstones}) {
-    auto it = s.kv().NewIterator(ks, {});
-    for (it->SeekToFirst(); it->Valid(); it->Next()) {
-      const std::string key(it->key());
-      // What each member removes by itself, when it gets to it.
-      if (ks == Keyspace::kCatalog && key.starts_with("garbage/")) continue;
-      if (ks == Keyspace::kCatalog && key.starts_with("replication/")) continue;
-      // What is its own.
-      if (ks == Keyspace::kCatalog &&
-          (key == "next_local_id" || key.starts_with("setting/local/") ||
-           key.starts_with("setting/ttl.clock")))
-        continue;
-      const size_t id = ks != Keyspace::kCatalog         ? 0
-                        : key.starts_with("collection/") ? 11
-                        : key.starts_with("counters/")   ? 9
-                                                         : key.size();
-      if (key.size() >= id + 4 && LoadBe32(key.data() + id) >= kFirstLocalId &&
-          ks != Keyspace::kTombstones)
-        continue;
-      all[std::to_string(static_cast<int>(ks)) + key] = it->value();
-    }
-    REQUIRE(it->status());
-  }
-  return all;
-}
-
-/// The catalog in memory, as far as it can be written down.
-std::string Memory(Storage& s) {
-  std::string out;
-  for (const CollectionInfoPtr& c : s.catalog().ListAll()) {
-    if (c->unreplicated) continue;
-    out += c->ns + " " + std::to_string(c->id) + " n=" + std::to_string(c->counters->documents) +
-           " b=" + std::to_string(c->counters->bytes) +
-           " s=" + std::to_string(c->counters->last_sequence) + "\n";
-    for (const IndexInfoPtr& i : c->indexes)
-      out += "  " + i->name + " " + std::to_string(i->id) + " " +
-             std::to_string(static_cast<int>(i->state)) + " m=" + std::to_string(i->multikey) +
-             "\n";
-  }
-  return out;
-}
-
-/// Applies `from`'s log to `to`, `batch` entries at a time.
-void Follow(Member& from, Member& to, size_t batch) {
-  LogApplier applier(*to.storage);
-  auto cursor = from.set->consensus().ReadLog();
-  std::vector<std::string> held;
-  auto flush = [&] {
-    if (held.empty()) return;
-    std::vector<LogApplier::Entry> entries;
-    for (const std::string& h : held) entries.push_back({h, {}});
-    auto kv_batch = to.storage->kv().NewBatch();
-    REQUIRE(applier.Prepare(entries, *kv_batch));
-    REQUIRE(to.storage->kv().Write(*kv_batch, false));
-    applier.Applied(entries);
-    held.clear();
-  };
-  for (cursor->Seek(0); cursor->Valid(); cursor->Next()) {
-    const CommittedEntry e = cursor->entry();
-    if (e.kind != CommittedEntry::Kind::kData || IsLogChunk(e.data)) continue;
-    if (IsLogEnd(e.data))
-      held.push_back(JoinFromLog(e.data, *from.set->consensus().ReadLog()).value());
-    else
-      held.emplace_back(e.data);
-    if (held.size() == batch) flush();
-  }
-  REQUIRE(cursor->status());
-  flush();
-}
-
-/// A transaction of the member, with its view of the catalog.
-struct Txn {
-  explicit Txn(Member& m) : op(m.clock), unit(*m.storage, op) {
-    const ReadView base = *ReadPoint::Take(*m.storage, 0)->View();
-    BeginTransactionUnit(unit, base.snapshot(),
-                         std::make_shared<TransactionCatalog>(base, m.catalog()), 0,
-                         m.set->committer().Reign());
-  }
-  Result<void> Commit(Member& m) {
-    MAYFLY_TRY(PrepareTransactionCommit(*m.storage, unit, op));
-    MAYFLY_TRY(StageCreated(*m.storage, unit, op));
-    const BsonDocument lsid = Json(R"({"id":1})");
-    unit.SetLogSession(lsid, 1);
-    return m.storage->committer().Commit(std::move(unit));
-  }
-  Operation op;
-  WriteUnit unit;
-};
-
-/// A transaction that makes collections with all that they have in memory.
-void MakeInTransaction(Member& m) {
-  Txn t(m);
-  CollectionInfo plain;
-  plain.db = "db";
-  plain.name = "of_transaction";
-  CollectionInfoPtr made = CreateInTransaction(*m.storage, t.unit, t.op, plain).value();
-  IndexInfo ttl = m.Spec(R"({"t":1})", "t_1");
-  ttl.expire_after_seconds = 60;
-  made = CreateIndexesInTransaction(*m.storage, t.unit, t.op, *made,
-                                    {m.Spec(R"({"l":1})", "l_1"), ttl})
-             .value();
-  const BsonDocument array = Json(R"({"_id":1,"l":[1,2]})"),
-                     date = BuildBson([&](BsonBuilder& b) {
-                       b.Append("_id", 2).Append("t", Instant{1'000'000});
-                     });
-  REQUIRE(t.unit.Insert(*made, array, Instant{m.clock.Now().millis + 100'000'000}));
-  CountFromCommit(t.unit, Instant{INT64_MAX});
-  REQUIRE(t.unit.Insert(*made, date));
-  CollectionInfo capped = plain;
-  capped.name = "of_transaction_capped";
-  capped.kind = CollectionKind::kCapped;
-  capped.capped_bytes = 4096;
-  REQUIRE(CreateInTransaction(*m.storage, t.unit, t.op, capped));
-  CHECK(m.Coll("of_transaction") == nullptr);
-  REQUIRE(t.Commit(m));
-  REQUIRE(m.Coll("of_transaction") != nullptr);
-  CHECK(m.Coll("of_transaction")->counters->documents == 2);
-  CHECK(m.Coll("of_transaction")->FindIndex("l_1")->is_multikey());
-  // Made after it, with ids behind those that were taken for transactions.
-  REQUIRE(m.Insert(m.Make("behind"), {Json(R"({"_id":1})")}));
-}
-
-void Workload(Member& m) {
-  CollectionInfoPtr c = m.Make("c");
-  for (int i = 0; i < 300; ++i)
-    REQUIRE(m.Insert(
-        c, {BuildBson([&](BsonBuilder& b) {
-          b.Append("_id", i).Append("a", i % 7).Append("text", "some words to make it longer");
-          if (i % 50 == 3) {
-            auto l = b.OpenArray("l");
-            l.Append(i).Append(i + 1);
-          }
-        })}));
-  REQUIRE(m.catalog().CreateIndexes(*m.op, *c,
-                                    {m.Spec(R"({"a":1})", "a_1"), m.Spec(R"({"l":1})", "l_1")}));
-  IndexInfo unique = m.Spec(R"({"u":1})", "u_1");
-  unique.unique = unique.sparse = true;
-  REQUIRE(m.catalog().CreateIndexes(*m.op, *m.Coll("c"), {unique}));
-  IndexInfo ttl = m.Spec(R"({"t":1})", "t_1");
-  ttl.expire_after_seconds = 60;
-  REQUIRE(m.catalog().CreateIndexes(*m.op, *m.Coll("c"), {ttl}));
-  c = m.Coll("c");
-  for (int i = 0; i < 100; ++i) {
-    const BsonDocument next = BuildBson([&](BsonBuilder& b) {
-      b.Append("_id", i)
-          .Append("a", i)
-          .Append("text", "some words to make it longer")
-          .Append("u", i);
-      b.Append("t", Instant{1'000'000 + i});
-    });
-    REQUIRE(m.Change(c, R"({"_id":)" + std::to_string(i) + "}", &next));
-  }
-  for (int i = 100; i < 150; ++i)
-    REQUIRE(m.Change(c, R"({"_id":)" + std::to_string(i) + "}", nullptr));
-  REQUIRE(m.Insert(c, {Json(R"({"_id":"dead"})")}, Instant{m.clock.Now().millis + 100'000'000}));
-  DeleteCause expired(DeleteReason::kExpiredDocument);
-  expired.deadline = Instant{5};
-  REQUIRE(m.Change(c, R"({"_id":"dead"})", nullptr, expired));
-  REQUIRE(m.Insert(c, {Json(R"({"_id":"lives"})")}, Instant{m.clock.Now().millis + 100'000'000}));
-  // A statement that fails leaves nothing.
-  REQUIRE_FALSE(m.Insert(c, {Json(R"({"_id":1})")}));
-  CollectionInfo capped;
-  capped.db = "db";
-  capped.name = "capped";
-  capped.kind = CollectionKind::kCapped;
-  capped.capped_bytes = 4096;
-  capped.capped_documents = 5;
-  REQUIRE(m.catalog().Create(*m.op, capped));
-  for (int i = 0; i < 12; ++i)
-    REQUIRE(m.Insert(m.Coll("capped"), {BuildBson([&](BsonBuilder& b) { b.Append("_id", i); })}));
-  CollectionInfoPtr gone = m.Make("gone");
-  REQUIRE(m.Insert(gone, {Json(R"({"_id":1})")}));
-  REQUIRE(m.catalog().Drop(*m.op, "db", "gone"));
-  REQUIRE(m.Insert(m.Make("gone"), {Json(R"({"_id":2})"), Json(R"({"_id":3})")}));
-  m.Make("target");
-  REQUIRE(m.catalog().Rename(*m.op, *m.Make("source"), "db", "target", true));
-  REQUIRE(m.catalog().DropIndexes(*m.op, *m.Coll("c"), {"a_1"}));
-  REQUIRE(m.catalog().ModifyIndex(*m.op, *m.Coll("c"), "t_1", [](IndexInfo& i) -> Result<void> {
-    i.expire_after_seconds = 10;
-    return Ok();
-  }));
-  REQUIRE(m.catalog().GetOrCreate(*m.op, "other", "x"));
-  REQUIRE(m.catalog().DropDatabase(*m.op, "other"));
-  REQUIRE(m.catalog().PutSetting(*m.op, "s", "value"));
-  const std::string large(3'000'000, 'x');
-  REQUIRE(m.Insert(m.Make("large"),
-                   {BuildBson([&](BsonBuilder& b) { b.Append("_id", 1).Append("a", large); })}));
-  MakeInTransaction(m);
-}
-
-}  // namespace
+using namespace testing;
 
 TEST_CASE("What the log says makes another member the same, in memory and on disk",
           "[replication]") {
@@ -331,6 +40,26 @@ TEST_CASE("What the log says makes another member the same, in memory and on dis
     reply.Done();
     CHECK(BsonView(bytes)["valid"].Bool());
   }
+}
+
+TEST_CASE("What is written into the log is what every member reads that has said so",
+          "[replication]") {
+  const auto of = [](std::initializer_list<std::pair<bool, const char*>> list) {
+    std::vector<MemberStatus> members;
+    for (const auto& [self, payload] : list) {
+      MemberStatus& m = members.emplace_back();
+      m.self = self;
+      if (payload != nullptr) m.payload = std::string(Json(payload).bytes());
+    }
+    return ReplicaSet::ReadBy(members);
+  };
+  constexpr const char* kSilent = nullptr;
+  CHECK(of({}) == kLogEntryLatest);
+  CHECK(of({{true, R"({"log": 1})"}, {false, kSilent}}) == kLogEntryLatest);
+  CHECK(of({{false, R"({"log": 7})"}, {false, R"({"log": 6})"}}) == kLogEntryEndMoves);
+  CHECK(of({{false, R"({"log": 9})"}}) == kLogEntryLatest);
+  // From before there were transactions: one such entry would stop it.
+  CHECK(of({{false, R"({"log": 7})"}, {false, R"({"state": 2})"}}) < kLogEntryWithTransaction);
 }
 
 TEST_CASE("What is each member's own is in no log and has ids apart", "[replication]") {
@@ -459,13 +188,142 @@ TEST_CASE("A large unit is chunks and an end, and of chunks without an end nothi
   CHECK(open.first_index() == 100);
   REQUIRE(again.Load(kv));
   CHECK(again.first_index() == 100);
-  EncodeLogEnd({1, 1}, 1, {2, {100, 102}}, other);
+  EncodeLogEnd({1, 1}, 1, {2, {100, 102}}, false, other);
   apply({3, 103}, other);
   CHECK(open.first_index() == 101);
   apply({4, 104}, {});
   CHECK(open.first_index() == UINT64_MAX);
   REQUIRE(again.Load(kv));
   CHECK(again.first_index() == UINT64_MAX);
+}
+
+TEST_CASE("A session's row gets its place in the log on every member, also by a large unit",
+          "[replication]") {
+  Member a, b;
+  a.Lead();
+  CollectionInfoPtr c = a.Make("c");
+  const BsonDocument lsid = Json(R"({"id": 1})");
+  const std::string plain = SessionRowKey(std::string(16, 'a')),
+                    large = SessionRowKey(std::string(16, 'b')),
+                    other = SessionRowKey(std::string(16, 'c'));
+  auto row = [&](const std::string& key) {
+    PinnedValue v;
+    REQUIRE(a.storage->kv().Get(Keyspace::kCatalog, key, &v).value());
+    const SessionRow r = DecodeSessionRow(v.view()).value();
+    CHECK(r.entries == "entries");
+    return r;
+  };
+  auto write = [&](const std::string& key, int id, size_t bytes, bool placed, bool session) {
+    WriteUnit u(*a.storage, *a.op);
+    const std::string text(bytes, 'x');
+    // The unit keeps views of them.
+    const BsonDocument first =
+        BuildBson([&](BsonBuilder& d) { d.Append("_id", id).Append("t", text); });
+    const BsonDocument second = BuildBson([&](BsonBuilder& d) { d.Append("_id", id + 1); });
+    REQUIRE(u.Insert(*c, first).has_value());
+    REQUIRE(u.Insert(*c, second).has_value());
+    u.Put(Keyspace::kCatalog, key,
+          EncodeSessionRow({.number = 1, .last_write = 5, .entries = "entries"}, placed));
+    if (session) u.SetLogSession(lsid, 1);
+    REQUIRE(a.storage->committer().Commit(std::move(u)).has_value());
+    return a.op->commit_ts;
+  };
+  // The term of the entry that ends at `ts`.
+  auto term_of = [&](uint64_t ts) {
+    auto log = a.set->consensus().ReadLog();
+    uint64_t first = 0, last = 0;
+    for (log->SeekToLast(); log->Valid(); log->Prev())
+      if (TimesOfEntry(log->entry(), &first, &last) && last == ts)
+        return log->entry().position.term;
+    return uint64_t{0};
+  };
+  uint64_t ts = write(plain, 1, 10, true, true);
+  CHECK(ts != 0);
+  CHECK(row(plain).ts == ts);  // of the last of its records
+  CHECK(term_of(ts) != 0);
+  CHECK(row(plain).term == term_of(ts));
+  CHECK(row(plain).last_write > 5);
+  ts = write(large, 3, 3'000'000, true, true);
+  CHECK(row(large).ts == ts);
+  CHECK(row(large).term == term_of(ts));
+  CHECK(row(large).last_write > 5);
+  // As an earlier version writes it, and what is of no session.
+  write(plain, 5, 10, false, true);
+  CHECK(row(plain).ts == 0);
+  CHECK(row(plain).last_write == 5);
+  write(other, 7, 10, true, false);
+  CHECK(row(other).ts == 0);
+  Follow(a, b, 2);
+  CHECK(Contents(*a.storage) == Contents(*b.storage));
+}
+
+TEST_CASE("A large transaction for which there is no memory is refused, and leaves nothing",
+          "[replication]") {
+  Member a;
+  a.Lead();
+  CollectionInfoPtr c = a.Make("c");
+  const std::string text(6'000'000, 'x');
+  auto large = [&](int id) {
+    return BuildBson([&](BsonBuilder& b) { b.Append("_id", id).Append("text", text); });
+  };
+  auto commit = [&] {
+    Txn t(a);
+    for (int id = 1; id <= 3; ++id) REQUIRE(t.unit.Insert(*c, large(id)).has_value());
+    return t.Commit(a);
+  };
+  const int64_t limit = large_memory::Limit(), used = large_memory::Used();
+  const uint64_t before = a.set->consensus().Status().last.index;
+  // Its bytes have room, what is made of them has not.
+  large_memory::SetLimit(used + 30'000'000);
+  Result<void> refused = commit();
+  REQUIRE(!refused.has_value());
+  CHECK(refused.error().code == ErrorCode::kExceededMemoryLimit);
+  CHECK(large_memory::Used() == used);
+  // Nothing of it is in the log; the engine may have written an entry of its own meanwhile.
+  const auto log = a.set->consensus().ReadLog();
+  for (log->Seek(before + 1); log->Valid(); log->Next()) CHECK(log->entry().data.size() < 1000);
+  CHECK(Storage::DocumentCount(*c) == 0);
+  // Its locks are free.
+  REQUIRE(a.Insert(c, {Json(R"({"_id":1})")}));
+  REQUIRE(a.Change(c, R"({"_id":1})", nullptr));
+  large_memory::SetLimit(used + 100'000'000);
+  REQUIRE(commit().has_value());
+  large_memory::SetLimit(limit);
+  CHECK(Storage::DocumentCount(*c) == 3);
+  // Given back behind the answer.
+  while (large_memory::Used() != used) std::this_thread::yield();
+}
+
+TEST_CASE("What a member makes of another's large unit is counted until it is applied",
+          "[replication]") {
+  Member a;
+  a.Lead();
+  CollectionInfoPtr c = a.Make("c");
+  constexpr int kDocuments = 30'000;
+  std::vector<BsonDocument> docs;
+  for (int i = 0; i < kDocuments; ++i)
+    docs.push_back(BuildBson([&](BsonBuilder& b) { b.Append("_id", i).Append("x", int64_t{i}); }));
+  REQUIRE(a.Insert(c, docs));
+  auto cursor = a.set->consensus().ReadLog();
+  cursor->SeekToLast();
+  while (cursor->Valid() && !IsLogEnd(cursor->entry().data)) cursor->Prev();
+  REQUIRE(cursor->Valid());
+  const std::string data(cursor->entry().data);
+  CommittedEntry end = cursor->entry();
+  end.data = data;
+  const auto joined =
+      static_cast<int64_t>(JoinFromLog(data, *a.set->consensus().ReadLog()).value().size());
+  // As if it were another's: no context says what it was made of.
+  const int64_t used = large_memory::Used();
+  auto batch = a.set->BatchFor(end);
+  REQUIRE(batch != nullptr);
+  a.set->Prepare({&end, 1}, *batch);
+  const auto lists = static_cast<int64_t>(kDocuments * (sizeof(LogEffect) + sizeof(LogRecord)));
+  CHECK(large_memory::Used() - used > 2 * joined + lists);
+  CHECK(large_memory::Used() - used < 3 * joined + 3 * lists);
+  REQUIRE(a.storage->kv().Write(*batch, false));
+  a.set->Applied({&end, 1});
+  CHECK(large_memory::Used() == used);
 }
 
 TEST_CASE("A large unit of a leader that stops leading is refused, and leaves nothing",
@@ -545,6 +403,81 @@ TEST_CASE("A transaction of an earlier time as primary is not committed in a lat
   REQUIRE(now.unit.Insert(*c, doc));
   REQUIRE(now.Commit(a));
   CHECK(Storage::DocumentCount(*c) == 1);
+}
+
+TEST_CASE("Units that come while the engine is busy become one entry", "[replication]") {
+  constexpr int kUnits = 50;
+  Member a;
+  a.Lead();
+  const CollectionInfoPtr c = a.Make("c");
+  std::promise<void> busy, go_on, refused, all;
+  std::atomic<int> left{kUnits};
+  std::atomic<bool> good{true};
+  Proposal p;
+  p.seal = [&](std::string*) {
+    busy.set_value();
+    go_on.get_future().wait();
+    return false;  // so nothing of it is written
+  };
+  p.done = [&](Result<LogPosition> r) {
+    good = good && !r && r.error().code == ErrorCode::kNotWritablePrimary;
+    refused.set_value();
+  };
+  a.set->consensus().Propose(std::move(p));
+  busy.get_future().wait();
+  const ReplicatedCommitter::Totals before = a.set->committer().totals();
+  for (int i = 0; i < kUnits; ++i) {
+    WriteUnit u(*a.storage, *a.op);
+    u.OwnDocuments();
+    REQUIRE(u.Insert(*c, Json("{\"_id\": " + std::to_string(i) + "}")));
+    a.storage->committer().Submit(std::move(u), {}, [&](Result<void> r) {
+      if (!r) good = false;
+      if (--left == 0) all.set_value();
+    });
+  }
+  CHECK(left == kUnits);
+  go_on.set_value();
+  all.get_future().wait();
+  refused.get_future().wait();
+  CHECK(good);
+  CHECK(Storage::DocumentCount(*c) == kUnits);
+  const ReplicatedCommitter::Totals after = a.set->committer().totals();
+  CHECK(after.units - before.units == kUnits);
+  CHECK(after.entries - before.entries == 1);
+}
+
+TEST_CASE("Units that gather are refused when this member ceases to lead", "[replication]") {
+  Member a;
+  a.Lead();
+  const CollectionInfoPtr c = a.Make("c");
+  std::promise<void> busy, go_on, answered;
+  std::optional<Error> why;
+  Proposal p;
+  p.seal = [&](std::string*) {
+    busy.set_value();
+    go_on.get_future().wait();
+    return false;
+  };
+  p.done = [](const Result<LogPosition>&) {};
+  a.set->consensus().Propose(std::move(p));
+  busy.get_future().wait();
+  const BsonDocument doc = Json(R"({"_id":1})");
+  WriteUnit u(*a.storage, *a.op);
+  REQUIRE(u.Insert(*c, doc));
+  a.storage->committer().Submit(std::move(u), {}, [&](Result<void> r) {
+    if (!r) why = r.error();
+    answered.set_value();
+  });
+  // What it was made from may have changed in between.
+  a.set->committer().SetWritable(false);
+  a.set->committer().SetWritable(true);
+  go_on.set_value();
+  answered.get_future().wait();
+  REQUIRE(why);
+  CHECK(why->code == ErrorCode::kNotWritablePrimary);
+  CHECK(Storage::DocumentCount(*c) == 0);
+  // Its lock is free.
+  CHECK(a.Insert(c, {doc}));
 }
 
 TEST_CASE("Names and ids of what transactions make", "[replication]") {

@@ -116,6 +116,7 @@ TEST_CASE("Resume tokens are in the order of events, as text too, and come back 
       {1, 0, StreamPosition::kEvent, 1},
       {1, 0, StreamPosition::kEvent, 2},
       {1, 0, StreamPosition::kEvent, 300},
+      {1, 0, StreamPosition::kEvent, StreamPosition::kAllFragments},
       {1, 0, StreamPosition::kInvalidate},
       {1, 1, StreamPosition::kEvent},
       {1, 300, StreamPosition::kEvent},

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <future>
@@ -22,14 +23,38 @@
 
 namespace mayfly::testing {
 
+/// Rings when a machine of this process has applied something or has heard of a state.
+class News {
+ public:
+  static News& Get() {
+    static News news;
+    return news;
+  }
+  void Ring() {
+    std::lock_guard l(mutex_);
+    ++number_;
+    rung_.notify_all();
+  }
+  /// Until it has rung more often than `*heard`; at most a tenth of a second, since of some things
+  /// no machine hears.
+  void Wait(uint64_t* heard) {
+    std::unique_lock l(mutex_);
+    rung_.wait_for(l, std::chrono::milliseconds(100), [&] { return number_ != *heard; });
+    *heard = number_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable rung_;
+  uint64_t number_ = 0;
+};
+
 /// Waits for something that other threads bring about. The deadline is for a broken engine, not for
 /// a slow one.
 inline bool Eventually(const std::function<bool()>& what, int seconds = 30) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
-  while (!what()) {
+  for (uint64_t heard = 0; !what(); News::Get().Wait(&heard))
     if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // sleeps: polls until a deadline
-  }
   return true;
 }
 
@@ -44,10 +69,16 @@ class RecordingMachine final : public StateMachine {
       batch.Put(Keyspace::kRecords, key, value, e.data);
     }
   }
-  void Applied(std::span<const CommittedEntry> entries) override { applied += entries.size(); }
+  void Applied(std::span<const CommittedEntry> entries) override {
+    applied += entries.size();
+    News::Get().Ring();
+  }
   void StateChanged(const ConsensusState& s) override {
-    std::lock_guard l(mutex);
-    states.push_back(s);
+    {
+      std::lock_guard l(mutex);
+      states.push_back(s);
+    }
+    News::Get().Ring();
   }
   std::atomic<size_t> applied{0};
   std::mutex mutex;
@@ -94,9 +125,13 @@ class TestMember {
     o.key = key_;
     o.data_directory = dir_.path();
     o.tick_ms = 10;
-    o.election_ticks = 30;
+    // Longer than a starved machine lets a leader wait for its turn or its disk.
+    o.election_ticks = 150;
     o.log_max_bytes = log_max_bytes;
-    o.restart = [this] { restart_wanted_ = true; };
+    o.restart = [this] {
+      restart_wanted_ = true;
+      News::Get().Ring();
+    };
     if (std::getenv("MAYFLY_TEST_LOG"))
       o.log = [this](char severity, std::string_view m, std::string_view) {
         std::fprintf(stderr, "%d %c %.*s\n", port_, severity, static_cast<int>(m.size()), m.data());

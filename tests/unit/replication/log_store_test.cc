@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "replication/member_link.h"
+#include "replication/new_node.h"
 #include "replication/raft_node.h"
 #include "simulation.h"
 #include "storage/keys/key_format.h"
@@ -139,7 +140,7 @@ TEST_CASE("Rows that nobody wrote are refused", "[log]") {
   CHECK(broken(std::string("\x00hard_state", 11), "short") == ErrorCode::kInternalError);
   CHECK(broken(std::string("\x00trimmed", 8), "short") == ErrorCode::kInternalError);
   CHECK(broken(std::string("\x01odd", 4), "key") == ErrorCode::kInternalError);
-  CHECK(broken(std::string("\0format", 7), "5") == ErrorCode::kUnsupportedFormat);
+  CHECK(broken(std::string("\0format", 7), "7") == ErrorCode::kUnsupportedFormat);
   CHECK(broken(std::string("\0format", 7), "0") == ErrorCode::kUnsupportedFormat);
   // Promises beyond the end of the log: entries were lost.
   std::string promised(16, '\0');
@@ -152,7 +153,7 @@ TEST_CASE("A log of the format before becomes one that the version before does n
   Append(kv, *MustOpen(kv), 1, 3, 1, "x");
   const std::string key("\0format", 7);
   auto batch = kv.NewBatch();
-  const char* before = GENERATE("1", "2", "3");
+  const char* before = GENERATE("1", "2", "3", "4", "5");
   batch->Put(Keyspace::kOplog, key, before);
   REQUIRE(kv.Write(*batch, true));
   auto log = MustOpen(kv);
@@ -203,6 +204,53 @@ TEST_CASE("A copy takes the joiner's promises and no others", "[log]") {
   REQUIRE(AdoptCheckpoint(*older, 2, {1, 4, 0}));
   CHECK(MustOpen(*older)->hard_state() ==
         HardState{3, 0, 6});  // a vote of before the entries' term is none
+}
+
+TEST_CASE("A store that becomes a new node has no log, no sessions and nothing of the member",
+          "[log]") {
+  MemoryKv kv;
+  {
+    auto log = MustOpen(kv);
+    REQUIRE(log->MakeNodeId(1));
+    Append(kv, *log, 1, 8, 3, "x");
+    Apply(kv, *log, 6, 3);
+  }
+  const char* const goes[] = {"replication/applied", "txn/abc", "setting/local/oplogBytes",
+                              "setting/access/timeKeys", "setting/ttl.clock"};
+  const char* const stays[] = {"format", "setting/ttl/controls", "setting/access/decoySecret",
+                               "next_id"};
+  auto batch = kv.NewBatch();
+  for (const char* key : goes) batch->Put(Keyspace::kCatalog, key, "v");
+  for (const char* key : stays) batch->Put(Keyspace::kCatalog, key, "v");
+  std::string of_set, of_member;
+  AppendBe32(of_set, 7);
+  AppendBe32(of_member, 0x80000001);
+  batch->Put(Keyspace::kRecords, of_set + "k", "v");
+  batch->Put(Keyspace::kRecords, of_member + "k", "v");
+  REQUIRE(kv.Write(*batch, true));
+  PinnedValue v;
+  auto has = [&](Keyspace ks, std::string_view key) {
+    return kv.Get(ks, key, &v, nullptr).value();
+  };
+  SECTION("of a member") {
+    REQUIRE(BecomeNewNode(kv, {5000}));
+    CHECK_FALSE(has(Keyspace::kRecords, of_member + "k"));
+    CHECK(FormerSetUntil(kv).value() == uint64_t{5} << 32);
+  }
+  SECTION("of a standalone, whose local collections are its own") {
+    auto empty = kv.NewBatch();
+    empty->DeleteRange(Keyspace::kOplog, std::string(1, '\0'), "\xFF");
+    REQUIRE(kv.Write(*empty, true));
+    REQUIRE(BecomeNewNode(kv, {5000}));
+    CHECK(has(Keyspace::kRecords, of_member + "k"));
+    CHECK(FormerSetUntil(kv).value() == 0);
+  }
+  for (const char* key : goes) CHECK_FALSE(has(Keyspace::kCatalog, key));
+  for (const char* key : stays) CHECK(has(Keyspace::kCatalog, key));
+  CHECK(has(Keyspace::kRecords, of_set + "k"));
+  auto it = kv.NewIterator(Keyspace::kOplog, {});
+  it->SeekToFirst();
+  CHECK_FALSE(it->Valid());
 }
 
 TEST_CASE("Addresses are names or IPs", "[log]") {

@@ -35,6 +35,9 @@ class SimMachine final : public StateMachine {
     Load(kv);
   }
   uint64_t KeepLogFrom() override { return open_.first_index(); }
+  bool StandsAlone(const CommittedEntry& e) override {
+    return e.kind == CommittedEntry::Kind::kData && IsLogEnd(e.data);
+  }
   void Prepare(std::span<const CommittedEntry> entries, KvBatch& batch) override {
     open_.Prepare(entries, batch);
     for (const CommittedEntry& e : entries) End(e, batch);
@@ -310,7 +313,7 @@ struct World {
         one.sent += size;
       };
     } else {
-      EncodeLogEnd(unit, 1, {t.bytes.size(), t.chunks}, p.data);
+      EncodeLogEnd(unit, 1, {t.bytes.size(), t.chunks}, false, p.data);
       SetUnitTime(p.data.data() + kLogEntryHeader, t.sequence, 0);
       p.done = [this, sequence](const Result<LogPosition>& r) {
         SimTransaction& one = transactions[sequence];

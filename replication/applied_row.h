@@ -1,0 +1,21 @@
+#pragma once
+#include <cstdint>
+#include <string_view>
+
+#include "protocol/error.h"
+#include "storage/kv/kv.h"
+
+namespace mayfly {
+
+/// The newest record that is applied: a row of the catalog, in the batch that applied it.
+///   replication/applied  val := ts:le64 wall:le64 term:le64
+struct AppliedRow {
+  uint64_t ts = 0;
+  int64_t wall_millis = 0;
+  int64_t term = 0;
+};
+/// False: nothing is applied. `at` null: now. Errors: InternalError 1 (damaged), as KvStore::Get.
+Result<bool> ReadAppliedRow(KvStore& kv, const KvSnapshot* at, AppliedRow* out);
+void StageAppliedRow(KvBatch& batch, const AppliedRow& row);
+
+}  // namespace mayfly
