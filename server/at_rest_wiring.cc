@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "protocol/hex.h"
+
 namespace mayfly {
 namespace {
 
@@ -67,16 +69,6 @@ BsonValue SecurityOption(const ServerConfig& config, std::string_view name) {
   return security.IsDocument() ? security.Document()[name] : BsonValue();
 }
 
-std::string Hex(std::string_view bytes) {
-  std::string s;
-  char digits[3];
-  for (const char c : bytes) {
-    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(c));
-    s += digits;
-  }
-  return s;
-}
-
 Error LostKeystore(const std::string& directory) {
   return Bad("the data in " + directory + " is encrypted, and the file " +
              std::string(kKeystoreFile) +
@@ -135,8 +127,8 @@ Result<AtRest> OpenAtRest(const std::string& directory, const MasterKeys& keys,
     MAYFLY_TRY(MakeKeystore(directory, *keys.now));
     at_rest.created = true;
   }
-  // This start would be refused later, but the master key would have been replaced under a server
-  // that runs, whose next start does not know it.
+  // This start would be refused later, but it would first replace the master key of a running
+  // server, whose next start would not know the new key.
   if (keys.before && InUse(directory))
     return Error{ErrorCode::kLockBusy, "another process is using the data directory " + directory +
                                            ": stop it first. Nothing was changed"};
@@ -144,7 +136,7 @@ Result<AtRest> OpenAtRest(const std::string& directory, const MasterKeys& keys,
              OpenKeystore(directory, *keys.now, keys.before ? &*keys.before : nullptr));
   at_rest.ciphers = std::move(opened.ciphers);
   at_rest.rotated = opened.rotated;
-  at_rest.key_id = Hex(keys.now->id());
+  at_rest.key_id = HexDigits(keys.now->id());
   return at_rest;
 }
 

@@ -23,9 +23,9 @@ struct MasterKeys {
 /// Errors: InvalidOptions 72.
 Result<MasterKeys> ReadMasterKeys(const ServerConfig& config);
 
-/// Whether the directory is what the options say, encrypted or not, and its ciphers. `plain`: the
-/// kind of store, which knows its files. Errors, each with what to change, and with everything left
-/// as it was: InvalidOptions 72, FileNotOpen 38, InternalError 1.
+/// Checks that the directory matches the options, encrypted or not; returns its ciphers. `plain`:
+/// the kind of store, which knows its files. Errors, each with what to change; nothing is modified:
+/// InvalidOptions 72, FileNotOpen 38, InternalError 1.
 Result<AtRest> OpenAtRest(const std::string& directory, const MasterKeys& keys,
                           const KvEngine& plain);
 

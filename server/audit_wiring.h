@@ -7,9 +7,9 @@ struct CollectionInfo;
 class Operation;
 class ServerContext;
 
-/// From now on every change of collections and indexes leaves an entry in the audit log, whatever
-/// asked for it; with auditFailClosed one that cannot is not made. REQUIRES: the server has its
-/// storage and its audit log.
+/// From now on every change of collections and indexes, whatever its cause, leaves an entry in the
+/// audit log; with auditFailClosed, a change without an entry is refused. REQUIRES: the server has
+/// its storage and its audit log.
 void AuditSchema(ServerContext& server);
 
 /// Writes the entries of a collection that a transaction has made, for whoever runs `op`, which may

@@ -15,7 +15,7 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr std::chrono::milliseconds kPause{500};
+constexpr std::chrono::milliseconds kPause{100};
 
 using Outcome = std::optional<Result<BsonDocument>>;
 
@@ -29,7 +29,10 @@ Awaitable<void> RunInto(ServerContext& server, IoExecutor io, BsonDocument comma
 
 }  // namespace
 
-FirstStart::FirstStart(ServerContext& server) : server_(server) {}
+FirstStart::FirstStart(ServerContext& server) : server_(server) {
+  // A member makes its user after others can connect: none of them may be faster.
+  if (!server.config().initial_user.empty()) server.access().ExpectFirstUser();
+}
 
 FirstStart::~FirstStart() { Stop(); }
 

@@ -11,7 +11,7 @@ namespace mayfly {
 
 class ServerContext;
 
-/// What the configuration asks for once: the set of --initialMembers, and the user of
+/// One-time requests of the configuration: the set of --initialMembers, and the user of
 /// --initialRootUser. A standalone makes the user before it serves anybody. A set gets its own when
 /// there is a primary, while nobody can log in yet: the first of the members initiates it once all
 /// of them answer, and the primary makes the user. Both only where there is none: a restart finds
@@ -23,7 +23,7 @@ class FirstStart {
 
   /// Makes the user unless there is a user or a role. Blocks. Errors: those of createUser.
   Result<void> MakeUser();
-  /// Of a set: tries until everything is there, on a thread of its own. Once.
+  /// For a set: tries until everything exists, on a separate thread. Once.
   void Begin();
   /// That thread is to end; it may take until the set has been told to stop, too.
   void AskToStop();

@@ -6,10 +6,16 @@
 
 #include "protocol/large_memory.h"
 #include "query/match/record_filter.h"
+#include "query/plan/query_state.h"
 #include "query/sort/spill_encryption.h"
+#include "security/login_backoff.h"
 #include "security/tls.h"
+#include "server/archive_wiring.h"
 #include "server/at_rest_wiring.h"
 #include "server/audit_wiring.h"
+#include "server/base/backup_making.h"
+#include "server/base/login_lines.h"
+#include "server/base/scan_threads.h"
 #include "server/commands/register.h"
 #include "server/dispatch/audit_log.h"
 #include "server/dispatch/cluster_parameters.h"
@@ -17,18 +23,22 @@
 #include "server/dispatch/parameter_table.h"
 #include "server/dispatch/replication_gate.h"
 #include "server/dispatch/server_context.h"
+#include "server/dispatch/short_reads.h"
 #include "server/dispatch/tls_settings.h"
 #include "server/execution/aggregate.h"
+#include "server/execution/bucket_sealer.h"
 #include "server/execution/transactions.h"
 #include "server/first_start.h"
 #include "server/http/http_server.h"
 #include "server/net/server.h"
 #include "server/replication_wiring.h"
+#include "server/restore.h"
 #include "server/ttl_wiring.h"
 #include "storage/kv/encrypted_engine.h"
 #include "storage/kv/rocks_kv.h"
 #include "storage/schema/schema_watch.h"
 #include "storage/storage.h"
+#include "storage/write/log_format.h"
 #include "ttl/ttl_controls.h"
 
 namespace mayfly {
@@ -43,7 +53,7 @@ constexpr int64_t kLeastLargeMemory = 64 * kMiB, kMaxLargeMemory = 4096 * kMiB;
 /// documents; a larger message waits until it is alone.
 constexpr int64_t kLeastNetworkMemory = 32 * kMiB, kMaxNetworkMemory = 1024 * kMiB;
 
-/// A directory of an earlier version was made for all to read; what its owner meant is not known.
+/// Earlier versions made the directory readable for all; the owner's intention is unknown.
 void WarnOfOpenDirectory(Log& log, const ServerConfig& config, const ServerParameters& settings) {
   struct stat s;
   if (settings.honor_system_umask || settings.process_umask >= 0 ||
@@ -54,6 +64,17 @@ void WarnOfOpenDirectory(Log& log, const ServerConfig& config, const ServerParam
   log.AddStartupWarning(LogComponent::kStorage, 9000201,
                         "Other users of this machine can read the data directory " +
                             config.db_path + " (mode " + mode + "): chmod -R go= it");
+}
+
+void WarnOfRestoreHold(Log& log, const TtlControls& controls) {
+  const std::optional<TtlRestoreHold> hold = controls.RestoreHold();
+  if (!hold) return;
+  log.AddStartupWarning(LogComponent::kIndex, 9000211,
+                        "Expiry is held, since the data was restored from the backup " +
+                            hold->backup +
+                            ": nothing is removed for being past its deadline. {ttlForecast: 1} "
+                            "says what would go; {ttlRelease: 1, restored: true, confirm: true} "
+                            "lets it go");
 }
 
 StorageOptions MakeStorageOptions(const ServerConfig& config, Clock& clock, Log& log,
@@ -140,7 +161,7 @@ Instance::~Instance() = default;
 
 std::optional<StartFailure> Instance::Start() {
   context_ = std::make_unique<ServerContext>(config_, clock_, log_);
-  // Threads that begin below, and what is compiled, count for this server.
+  // Threads started below, and compiled filters, count for this server.
   large_memory::BudgetScope scope(context_->large_memory());
   for (Failed (Instance::*stage)() :
        {&Instance::SetUp, &Instance::OpenStore, &Instance::OpenAudit, &Instance::LoadControls,
@@ -165,7 +186,10 @@ int Instance::http_port() const { return http_->port(); }
 Instance::Failed Instance::SetUp() {
   const int64_t memory = static_cast<int64_t>(MemoryLimit());
   // Last of all, since what runs on the workers uses the rest.
-  stages_.Add([this] { context_->workers().Join(); });
+  stages_.Add([this] {
+    context_->workers().Join();
+    WriteRepeatedLogins(log_, context_->access().backoff().told());
+  });
   context_->large_memory().SetLimit(std::clamp(memory / 4, kLeastLargeMemory, kMaxLargeMemory));
   context_->memory_pressure().SetMemory(memory);
   const int64_t network = std::clamp(memory / 8, kLeastNetworkMemory, kMaxNetworkMemory);
@@ -177,6 +201,8 @@ Instance::Failed Instance::SetUp() {
   RegisterParameters(*context_);
   limits_ = std::make_shared<ConnectionLimits>();
   limits_->RegisterParameters(context_->parameters());
+  archive_ = std::make_unique<ArchiveWiring>();
+  archive_->RegisterParameters(context_->parameters());
   RegisterAllCommands(context_->commands());
   for (const auto& [name, value] : config_.parameters) {
     auto set = context_->parameters().SetFromText(name, value);
@@ -188,6 +214,9 @@ Instance::Failed Instance::SetUp() {
 }
 
 Instance::Failed Instance::OpenStore() {
+  if (auto whole = CheckRestoreEnded(config_.db_path); !whole)
+    return StartFailure{kExitDataDirectory, "Cannot open the data directory", whole.error()};
+  RemoveBackupLeftovers(config_.db_path);
   auto keys = ReadMasterKeys(config_);
   if (!keys) return StartFailure{kExitBadOptions, "Cannot read the encryption key", keys.error()};
   engine_ = MakeRocksEngine(rocksdb_env_);
@@ -195,7 +224,8 @@ Instance::Failed Instance::OpenStore() {
   if (!at_rest)
     return StartFailure{kExitDataDirectory, "Cannot open the data directory", at_rest.error()};
   if (at_rest.value().ciphers) {
-    engine_ = MakeRocksEngine(rocksdb_env_, at_rest.value().ciphers);
+    ciphers_ = at_rest.value().ciphers;
+    engine_ = MakeRocksEngine(rocksdb_env_, ciphers_);
     EncryptSpillFiles(context_->large_memory(), at_rest.value().ciphers);
     stages_.Add([this] { EncryptSpillFiles(context_->large_memory(), nullptr); });
     TellOfEncryption(log_, at_rest.value());
@@ -214,8 +244,16 @@ Instance::Failed Instance::OpenStore() {
     context_->cursors().KillAll();
     context_->snapshot_reads().Clear();
     context_->set_storage(nullptr);
+    scan_threads_.reset();
     storage_.reset();
   });
+  scan_threads_ = std::make_unique<ScanThreads>(
+      context_->workers(), context_->short_reads().scan_helpers,
+      context_->short_reads().scan_help_after, [budget = &context_->large_memory()] {
+        large_memory::SetThreadBudget(budget);
+        Log::SetThreadContext("scan");
+      });
+  QueryState::Of(*storage_).helpers = scan_threads_.get();
   WarnOfOpenDirectory(log_, config_, context_->settings());
   if (resynced.value()) DropUnreplicated(*storage_, clock_);
   context_->access().Open(*storage_);
@@ -250,11 +288,15 @@ Instance::Failed Instance::LoadControls() {
   if (!loaded)
     return StartFailure{kExitDataDirectory, "Cannot read the TTL controls", loaded.error()};
   context_->set_ttl_controls(controls_);
+  WarnOfRestoreHold(log_, *controls_);
   context_->cluster_parameters().Load(*storage_);
   return std::nullopt;
 }
 
 Instance::Failed Instance::OpenSet() {
+  auto archived = ArchiveWanted(config_);
+  if (!archived) return StartFailure{kExitBadOptions, "Cannot archive the log", archived.error()};
+  if (archived.value()) archive_->keep_from = std::make_shared<std::atomic<uint64_t>>(0);
   if (config_.repl_set.empty()) {
     auto checked = CheckStandaloneStart(*context_);
     Operation op(clock_);
@@ -264,7 +306,7 @@ Instance::Failed Instance::OpenSet() {
     DropLeftoversOfOut(*context_, LeftoversOfOut(storage_->catalog()));
     return std::nullopt;
   }
-  auto made = MakeReplicaSet(*context_);
+  auto made = MakeReplicaSet(*context_, archive_->keep_from);
   if (!made) return StartFailure{kExitBadOptions, "Cannot take part in the set", made.error()};
   set_ = std::move(made).value();
   context_->set_replica_set(set_.get());
@@ -288,7 +330,33 @@ Instance::Failed Instance::MakeMonitor() {
     ttl_.reset();
   });
   if (set_) set_->set_right_time([&guard = ttl_->clock_guard()] { return guard.RightTime(); });
+  MakeSealer();
   return std::nullopt;
+}
+
+void Instance::MakeSealer() {
+  BucketSealer::Environment env;
+  env.may_run = [&server = *context_] {
+    return server.fsync_locks.load(std::memory_order_relaxed) == 0 && !server.shutting_down() &&
+           (server.replica_set() == nullptr ||
+            (server.replica_set()->writable() &&
+             server.replica_set()->ReadByAll() >= kLogEntryWithMerge));
+  };
+  env.warn = [&log = log_](std::string_view message, BsonView attributes) {
+    log.Write(LogSeverity::kWarning, LogComponent::kStorage, 9000139, message, attributes,
+              "BucketSealer");
+  };
+  sealer_ = std::make_unique<BucketSealer>(*storage_, clock_, context_->settings(), std::move(env));
+  context_->set_sealer(sealer_.get());
+  context_->settle_hook = [this](Operation& op) {
+    ttl_->Settle(&op);
+    sealer_->Settle(op);
+  };
+  stages_.Add([this] {
+    CloseSet();  // what commits tells of its buckets
+    context_->set_sealer(nullptr);
+    sealer_.reset();
+  });
 }
 
 Instance::Failed Instance::Listen() {
@@ -302,16 +370,19 @@ Instance::Failed Instance::Listen() {
 Instance::Failed Instance::StartSet() {
   if (!set_) return std::nullopt;
   set_->set_self_host(SelfHost(config_, server_->port()));
-  context_->repl_primary_changed = [this](bool primary) {
-    ttl_->ControlsChanged();  // what is due may have come by the log: every rule is looked at anew
-    context_->sessions().InvalidateTransactions();
-    // Another member may change what they have locked here.
-    if (!primary)
-      context_->workers().Post(
-          [&server = *context_] { TransactionsOf(server)->AbortAll(TransactionEnd::kStepDown); });
+  context_->repl_primary_changed = [this](bool) {
+    ttl_->ControlsChanged();  // the log may bring expired documents: look at all rules again
+    sealer_->Restart();
+    // Another member may change what they have locked here. This call comes late, so some may
+    // belong to a newer time as primary: those go on.
+    context_->workers().Post([&server = *context_] { TransactionsOf(server)->AbortFormer(); });
   };
   if (auto joined = set_->Start(); !joined)
     return StartFailure{kExitDataDirectory, "Cannot take part in the set", joined.error()};
+  if (!archive_->keep_from) return std::nullopt;
+  if (auto begun = StartArchiver(*context_, *set_, ciphers_, *archive_); !begun)
+    return StartFailure{kExitBadOptions, "Cannot archive the log", begun.error()};
+  stages_.Add([this] { archive_->archiver->Stop(); });
   return std::nullopt;
 }
 
@@ -330,6 +401,8 @@ Instance::Failed Instance::Serve() {
   stages_.Add([this] { server_->Stop(grace_millis_); });
   ttl_->Start();
   stages_.Add([this] { ttl_->Stop(); });
+  sealer_->Start();
+  stages_.Add([this] { sealer_->Stop(); });
   // Behind the set's end: it may wait for other members.
   stages_.Add([this] { first_->Stop(); });
   // Before the clients go: another member takes over while they are still answered.

@@ -5,18 +5,22 @@
 #include <string_view>
 
 #include "protocol/error.h"
+#include "protocol/file_cipher.h"
 #include "server/base/start_stages.h"
 #include "storage/clock.h"
 #include "storage/kv/kv.h"
 
 namespace mayfly {
 
+struct ArchiveWiring;
 class AuditLog;
+class BucketSealer;
 class ConnectionLimits;
 class FirstStart;
 class HttpServer;
 class Log;
 class ReplicaSet;
+class ScanThreads;
 class Server;
 class ServerContext;
 class Storage;
@@ -35,9 +39,9 @@ struct StartFailure {
 };
 
 /// One server: from its store to its listeners. It starts in stages; when one fails, and at Stop,
-/// those that have begun are undone in reverse order. A process may have several, on directories
-/// and ports of their own; they share nothing that one could use up. What belongs to the process
-/// (signals, descriptors, the pid file) is RunServer's.
+/// those that have begun are undone in reverse order. A process may have several, on separate
+/// directories and ports; they share nothing that one could exhaust. RunServer handles the process
+/// itself (signals, descriptors, the pid file).
 ///
 /// Threads: one, that of Start, Stop and the destructor.
 class Instance {
@@ -69,6 +73,7 @@ class Instance {
   Failed LoadControls();
   Failed OpenSet();
   Failed MakeMonitor();
+  void MakeSealer();  ///< with its stage
   Failed Listen();
   Failed StartSet();
   Failed MakeFirst();
@@ -86,10 +91,14 @@ class Instance {
   std::shared_ptr<ConnectionLimits> limits_;
   std::unique_ptr<ServerContext> context_;
   std::unique_ptr<Storage> storage_;
+  std::unique_ptr<ScanThreads> scan_threads_;  ///< of the store's queries
   std::unique_ptr<AuditLog> audit_;
   TtlControls* controls_ = nullptr;  ///< the store's
   std::unique_ptr<ReplicaSet> set_;  ///< null on a standalone
+  std::unique_ptr<ArchiveWiring> archive_;
+  FileCiphersPtr ciphers_;  ///< of the data directory; null: it is not encrypted
   std::unique_ptr<TtlMonitor> ttl_;
+  std::unique_ptr<BucketSealer> sealer_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<FirstStart> first_;
   std::unique_ptr<HttpServer> http_;

@@ -4,10 +4,10 @@
 #include "server/base/secret_arguments.h"
 #include "server/run.h"
 
-/// jemalloc's settings; those in the environment (MALLOC_CONF) count more. Memory that was freed
-/// goes back to the system after a second instead of ten, also that of threads that do nothing any
-/// more: what memtables and large batches have used is otherwise a third of the process. Measured:
-/// no CPU more than the noise.
+/// jemalloc's settings; those in the environment (MALLOC_CONF) count more. Freed memory returns
+/// to the system after a second instead of ten, also that of idle threads: otherwise memory freed
+/// by memtables and large batches is a third of the process. Measured: no CPU more than the
+/// noise.
 extern "C" {
 extern const char* malloc_conf;
 const char* malloc_conf = "background_thread:true,dirty_decay_ms:1000";

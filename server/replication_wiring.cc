@@ -13,6 +13,7 @@
 #include "server/dispatch/replication_gate.h"
 #include "server/dispatch/server_context.h"
 #include "server/execution/aggregate.h"
+#include "server/execution/session_records.h"
 #include "server/execution/transactions.h"
 #include "storage/storage.h"
 #include "ttl/ttl_controls.h"
@@ -42,7 +43,7 @@ std::string SelfHost(const ServerConfig& config, int port) {
          ":" + std::to_string(port);
 }
 
-/// Of a new primary: the set's, if it has none yet.
+/// On a new primary: stores the set's decoy secret, if it has none yet.
 static void KeepDecoySecret(ServerContext& server) {
   Operation op(server.clock());
   if (auto kept = server.access().KeepDecoySecret(op); !kept)
@@ -67,7 +68,7 @@ static void SettingChanged(ServerContext& server, std::string_view name) {
     });
 }
 
-/// Of a member: a session's transaction ends with it.
+/// On a member: a session's transaction ends with the session.
 static void OpenTransactions(ServerContext& server) {
   auto transactions = std::make_shared<Transactions>(server);
   server.snapshot_reads().set_transactions(std::move(transactions));
@@ -90,7 +91,8 @@ static void OpenTransactions(ServerContext& server) {
       });
 }
 
-Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
+Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(
+    ServerContext& server, std::shared_ptr<const std::atomic<uint64_t>> archive_from) {
   const ServerConfig& config = server.config();
   ReplicaSetOptions o;
   o.storage = &server.storage();
@@ -107,16 +109,19 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
     return m.allow_old_member_handshake.load();
   };
   o.tls = &server.tls();
-  o.periodic_noops = [&m = server.member_parameters()] { return m.write_periodic_noops.load(); };
+  o.noop_millis = [&m = server.member_parameters()]() -> int64_t {
+    return m.write_periodic_noops ? m.periodic_noop_secs * 1000 : 0;
+  };
   o.data_directory = config.db_path;
   o.self_host = SelfHost(config, config.port);
   o.port = config.port;
   o.sync_interval_ms = config.sync_interval_ms;
   o.log_max_bytes = config.oplog_size_mb << 20;
   o.log_min_hours = config.oplog_min_retention_hours;
+  o.archive_from = std::move(archive_from);
   MAYFLY_TRY(auto was_standalone, server.storage().catalog().GetSetting(kStandaloneSetting));
-  // Of a set of this member alone: what was written meanwhile is in no log, so no member may be
-  // built from it.
+  // For a set of this member alone: writes made meanwhile are in no log, so no member may be built
+  // from it.
   o.history_lost = was_standalone && *was_standalone == "1";
   o.log = [&log = server.log()](char severity, std::string_view message, BsonView attributes) {
     log.Write(LogSeverityOf(severity), LogComponent::kRepl, 9000300, message, attributes,
@@ -125,8 +130,8 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   o.event = [&server](ReplEvent e) { server.notifier().Notify(static_cast<uint32_t>(e)); };
   o.collection_grew = [&server](uint32_t id) { server.notifier().Notify(id); };
   o.setting_changed = [&server](std::string_view name) { SettingChanged(server, name); };
-  // What the primary before this one had begun: looked up before anybody can begin anew here,
-  // dropped as soon as that may be written.
+  // Unfinished work of the previous primary: looked up before new work can begin here, dropped as
+  // soon as writes are possible.
   struct Leftovers {
     std::mutex mutex;
     std::vector<CollectionInfoPtr> of_out;
@@ -178,6 +183,7 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   server.rw_defaults().Load(server.storage());
   server.set_transaction_numbers(true);
   OpenTransactions(server);
+  ShowSessionRecords(server.storage());
   server.server_status_hooks.push_back(
       [&server, s = set.get()](BsonBuilder& reply) { AppendServerStatusRepl(server, *s, reply); });
   return set;
@@ -186,6 +192,7 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
 Result<void> CheckStandaloneStart(ServerContext& server) {
   MAYFLY_TRY(auto stored, ReadStoredConfiguration(server.storage().kv()));
   if (!stored) return Ok();
+  ShowSessionRecords(server.storage());  // what it has of them
   Operation op(server.clock());
   MAYFLY_TRY(server.storage().catalog().PutLocalSetting(op, kStandaloneSetting, "1"));
   server.log().AddStartupWarning(LogComponent::kRepl, 9000302,

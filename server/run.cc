@@ -20,7 +20,9 @@
 #include "server/dispatch/config_options.h"
 #include "server/instance.h"
 #include "server/net/connection_gate.h"
+#include "server/offline_backup.h"
 #include "server/replication_wiring.h"
+#include "server/restore.h"
 #include "storage/kv/rocks_kv.h"
 
 namespace mayfly {
@@ -30,9 +32,9 @@ namespace {
 constexpr int kGraceMillis = 15'000;
 /// With fewer, the store's files alone would come to the limit.
 constexpr int64_t kLeastDescriptors = 128;
-/// From the request to end until the process does, whatever still runs: a step that does not look
-/// whether it should stop, a disk that does not answer. What was acknowledged is in the log by
-/// then, as when the process is killed.
+/// The longest time from the stop request to the end of the process, whatever still runs: a step
+/// that does not check for the stop, a disk that does not answer. Acknowledged writes are in the
+/// log by then, as after a kill.
 constexpr std::chrono::seconds kMaxShutdown{30};
 constexpr int kExitNotClosed = 14;
 int Fail(Log& log, int code, std::string_view what, const Error& error) {
@@ -101,8 +103,13 @@ Result<void> ShareOutDescriptors(Log& log, ServerConfig* config) {
   return Ok();
 }
 
-/// What mongod warns of at start-up, in its words.
+/// The warnings of mongod at start-up, in its words.
 void WarnOfAccess(Log& log, const ServerConfig& config) {
+  const BsonValue engine = config.parsed.view().FindPath("storage.engine");
+  if (engine.IsString() && engine.String() == "wiredTiger")
+    log.AddStartupWarning(LogComponent::kStorage, 9000212,
+                          "The storage engine wiredTiger was asked for: this server keeps its "
+                          "data in RocksDB");
   if (!config.access_control())
     log.AddStartupWarning(
         LogComponent::kControl, 22120,
@@ -134,7 +141,7 @@ class Signals {
   sigset_t set_;
 };
 
-/// How the process is told to end, by a signal or the shutdown command. Any thread.
+/// Ends the process, for a signal or the shutdown command. Any thread.
 class StopRequest {
  public:
   /// The first request counts. False when there was one before.
@@ -183,7 +190,7 @@ void HandleSignals(Signals& signals, Log& log, AuditLog& audit, StopRequest& sto
   }
 }
 
-/// What the process makes is its user's alone, as mongod's is, unless the parameters say otherwise.
+/// Files of the process belong to its user alone, as with mongod, unless parameters change that.
 /// They are read here before there is a registry, which checks them: the log is the first file.
 void SetUmask(const ServerConfig& config) {
   int mask = 077;
@@ -207,7 +214,7 @@ void LogStart(Log& log, const ServerConfig& config) {
             BuildBson([&](BsonBuilder& b) { b.Append("options", config.parsed); }));
 }
 
-/// The process's number in a file, which is there while the process serves.
+/// A file with the process id, which exists while the process serves.
 class PidFile {
  public:
   ~PidFile() { Remove(); }
@@ -216,11 +223,14 @@ class PidFile {
     if (path.empty()) return Ok();
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0) return Failed(path);
-    path_ = path;
+    // A path that is not a file (/dev/null) is shared with others: it keeps its mode, and stays.
+    struct stat what {};
+    const bool file = ::fstat(fd, &what) == 0 && S_ISREG(what.st_mode);
+    if (file) path_ = path;
     const std::string text = std::to_string(::getpid()) + "\n";
     const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
     Result<void> r = written ? Ok() : Result<void>(Failed(path));
-    ::fchmod(fd, 0644);  // no secret, and others look for it
+    if (file) ::fchmod(fd, 0644);  // no secret, and others look for it
     ::close(fd);
     if (!written) Remove();
     return r;
@@ -229,6 +239,8 @@ class PidFile {
     if (!path_.empty()) ::unlink(path_.c_str());
     path_.clear();
   }
+  /// Empty: there is none to be removed.
+  const std::string& path() const { return path_; }
 
  private:
   static Error Failed(const std::string& path) {
@@ -237,15 +249,17 @@ class PidFile {
   std::string path_;
 };
 
-/// Starts the program anew in this process. Returns only if that fails.
+/// Starts the program again in this process. Returns only if that fails.
 void ExecAgain(const ServerConfig& config);
 
 /// From its construction to its end the process may take kMaxShutdown; then it ends without
 /// closing anything.
 class ShutdownLimit {
  public:
-  ShutdownLimit(Log& log, const ServerConfig& config, int exit_code)
-      : thread_([this, &log, &config, exit_code] { Watch(log, config, exit_code); }) {}
+  ShutdownLimit(Log& log, const ServerConfig& config, const PidFile& pid_file, int exit_code)
+      : thread_([this, &log, &config, &pid_file, exit_code] {
+          Watch(log, config, pid_file, exit_code);
+        }) {}
   ~ShutdownLimit() {
     {
       std::lock_guard l(mutex_);
@@ -256,14 +270,14 @@ class ShutdownLimit {
   }
 
  private:
-  void Watch(Log& log, const ServerConfig& config, int exit_code) {
+  void Watch(Log& log, const ServerConfig& config, const PidFile& pid_file, int exit_code) {
     Log::SetThreadContext("ShutdownLimit");
     std::unique_lock l(mutex_);
     if (changed_.wait_for(l, kMaxShutdown, [&] { return done_; })) return;
     log.Write(LogSeverity::kWarning, LogComponent::kControl, 9000304,
               "Something does not end: the process ends without closing the store. The next start "
               "recovers from the log");
-    if (!config.pid_file.empty()) ::unlink(config.pid_file.c_str());
+    if (!pid_file.path().empty()) ::unlink(pid_file.path().c_str());
     if (exit_code == kExitRestart) ExecAgain(config);
     ::_exit(kExitNotClosed);
   }
@@ -286,8 +300,8 @@ void ExecAgain(const ServerConfig& config) {
   ::execv("/proc/self/exe", args.data());
 }
 
-/// Fills in what was to be asked for: from the program that this process was before, or from
-/// whoever sits at the terminal.
+/// Fills in the passwords to prompt for: from the program that this process was before, or from the
+/// user at the terminal.
 Result<void> AskPasswords(ServerConfig* config) {
   std::vector<std::string> left = TakeLeftSecrets();
   auto fill = [&](bool ask, std::string_view what, std::string* password) -> Result<void> {
@@ -347,6 +361,16 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   LogStart(*log, config);
   if (auto enough = ShareOutDescriptors(*log, &config); !enough)
     return Fail(*log, kExitBadOptions, "Cannot start", enough.error());
+  if (!config.backup.folder.empty()) {
+    if (auto made = RunOfflineBackup(config, clock, *log, rocksdb_env); !made)
+      return Fail(*log, kExitDataDirectory, "Cannot make a backup", made.error());
+    return 0;
+  }
+  if (!config.restore.folder.empty()) {
+    if (auto restored = RunRestore(config, clock, *log, rocksdb_env); !restored)
+      return Fail(*log, kExitDataDirectory, "Cannot restore", restored.error());
+    return 0;
+  }
   WarnOfAccess(*log, config);
 
   StopRequest stop;
@@ -366,14 +390,14 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   log->Write(LogSeverity::kInfo, LogComponent::kNetwork, 4784905,
              "Shutting down the listeners and running operations");
   {
-    ShutdownLimit limit(*log, config, exit_code);
+    ShutdownLimit limit(*log, config, pid_file, exit_code);
     ::pthread_kill(signal_thread.native_handle(), SIGHUP);
     signal_thread.join();
     instance.Stop(kGraceMillis);
   }
   pid_file.Remove();
   if (exit_code == kExitRestart) {
-    // A copy of another member's data waits beside ours: what opens it is the start-up.
+    // A copy of another member's data waits beside ours: the start-up opens it.
     log->Write(LogSeverity::kInfo, LogComponent::kControl, 9000303, "Starting again with new data");
     log.reset();
     ExecAgain(config);

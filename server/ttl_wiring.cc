@@ -84,9 +84,9 @@ std::unique_ptr<TtlMonitor> MakeTtlMonitor(ServerContext& server) {
   };
   controls.on_change = [m = monitor.get()] { m->ControlsChanged(); };
   server.ttl_figures = [m = monitor.get()](const TtlRule& rule) { return m->Figures(rule); };
-  server.ttl_pass_hook = [m = monitor.get()](Operation&) { m->RunPass(); };
+  server.ttl_pass_hook = [m = monitor.get()](Operation& op) { m->RunPass(&op); };
   server.ttl_monitor = monitor.get();
-  server.settle_hook = [m = monitor.get()](Operation&) { m->Settle(); };
+  server.settle_hook = [m = monitor.get()](Operation& op) { m->Settle(&op); };
   return monitor;
 }
 

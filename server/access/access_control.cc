@@ -1,6 +1,7 @@
 #include "server/access/access_control.h"
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 #include <thread>
 
@@ -16,7 +17,7 @@ namespace {
 
 constexpr size_t kDecoySecretBytes = 32;
 constexpr auto kLockPoll = std::chrono::milliseconds(10);
-constexpr int kLockPolls = 3000;  // half a minute
+constexpr auto kLockWait = std::chrono::seconds(30);
 
 }  // namespace
 
@@ -107,7 +108,7 @@ Result<void> AccessControl::LoadTimeKeys() {
 }
 
 Result<void> AccessControl::KeepTimeKeys(Operation& op, int64_t seconds) {
-  // Somebody is at it already, and may wait for a majority.
+  // Another thread is doing it, and may wait for a majority.
   const std::unique_lock l(keeping_times_, std::try_to_lock);
   if (!l) return Ok();
   MAYFLY_TRY(LoadTimeKeys());
@@ -163,7 +164,8 @@ Result<void> AccessControl::ShowTimeKeys(Operation& op) {
 
 Result<std::unique_lock<std::mutex>> AccessControl::LockChanges(Operation& op) {
   std::unique_lock l(changes_, std::defer_lock);
-  for (int i = 0; i < kLockPolls; ++i) {
+  const auto end = std::chrono::steady_clock::now() + kLockWait;
+  while (std::chrono::steady_clock::now() < end) {
     if (l.try_lock()) return l;
     std::this_thread::sleep_for(kLockPoll);
     MAYFLY_TRY(op.CheckInterruptNow());

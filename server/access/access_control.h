@@ -33,7 +33,7 @@ struct AccessParameters {
   /// allowRolesFromX509Certificates and enforceUserClusterSeparation. Before the first client.
   bool certificate_roles = true, members_are_no_users = true;
 
-  /// Of credentials made from now on; the stored ones say their own.
+  /// For credentials made from now on; stored ones contain their own number.
   int iterations(ScramMechanism m) const {
     return static_cast<int>(m == ScramMechanism::kSha1 ? sha1_iterations : sha256_iterations);
   }
@@ -54,15 +54,15 @@ class UnknownClients {
   const std::shared_ptr<Table> table_ = std::make_shared<Table>();
 };
 
-/// Who may use this server: users and roles as they are stored, what is remembered of them, what
-/// unknown users are shown, and how fast passwords may be tried. One for a server; logins work
-/// whether or not access control is on. Threads: any.
+/// Access to this server: stored users and roles, their cache, the decoys for unknown users, and
+/// the back-off for passwords. One per server; logins work whether or not access control is on.
+/// Threads: any.
 class AccessControl {
  public:
   AccessControl();
   ~AccessControl();
 
-  /// Access control is on: whoever has not logged in may do nothing. Before the first client.
+  /// Access control is on: a client that has not logged in may do nothing. Before the first client.
   void set_enforced(bool on) { enforced_ = on; }
   bool enforced() const { return enforced_; }
 
@@ -76,12 +76,16 @@ class AccessControl {
   LoginBackoff& backoff() { return *backoff_; }
   AccessParameters& parameters() { return parameters_; }
   UnknownClients& unknown_clients() { return unknown_clients_; }
-  /// What users who do not exist are shown.
+  /// The decoys for users who do not exist.
   std::shared_ptr<const ScramDecoys> decoys() const;
 
-  /// Whether a client from this machine may make the first user now. It closes for good as soon as
-  /// there was a user or a role. Reads memory only.
+  /// Whether a client from this machine may create the first user now. Closed for good once a user
+  /// or a role has existed. Reads memory only.
   bool LocalhostExceptionOpen();
+  /// Whether it is open for what makes users and roles.
+  bool LocalhostMayMakeUsers() { return !first_user_comes_ && LocalhostExceptionOpen(); }
+  /// The server makes the first user itself. Before the first client.
+  void ExpectFirstUser() { first_user_comes_ = true; }
   /// The same, for a change that is about to be made: REQUIRES: the lock of changes.
   bool AnyUserOrRole() { return stored_.Any(); }
 
@@ -92,8 +96,8 @@ class AccessControl {
   void LoadDecoySecret();
   static constexpr std::string_view kDecoySetting = "access/decoySecret";
 
-  /// Whether replies of this member sign cluster times: with access control on, and while a set
-  /// is on its way there. Before the first client.
+  /// Whether replies of this member sign cluster times: with access control on, and while a set is
+  /// switching to it. Before the first client.
   void set_signs_times(bool on) { signs_times_ = on; }
   bool signs_times() const { return signs_times_; }
   TimeKeys& time_keys() { return *time_keys_; }
@@ -107,8 +111,8 @@ class AccessControl {
   Result<void> LoadTimeKeys();
   static constexpr std::string_view kTimeKeysSetting = "access/timeKeys";
 
-  /// Changes of users and roles are made one after another: each looks at what there is first.
-  /// Errors: those of CheckInterrupt; LockTimeout 24 after half a minute.
+  /// Changes of users and roles are made one after another, because each first reads the present
+  /// state. Errors: those of CheckInterrupt; LockTimeout 24 after half a minute.
   Result<std::unique_lock<std::mutex>> LockChanges(Operation& op);
 
  private:
@@ -122,6 +126,7 @@ class AccessControl {
   AccessParameters parameters_;
   UnknownClients unknown_clients_;
   std::atomic<bool> localhost_closed_{false};
+  bool first_user_comes_ = false;
   std::mutex changes_;
   std::mutex keeping_times_;
   const std::unique_ptr<TimeKeys> time_keys_;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "protocol/utf8.h"
-
 namespace mayfly {
 namespace {
 
@@ -36,7 +34,7 @@ Result<void> Admit(LoginState& state, const Result<UserAccessPtr>& found,
     *why = "authenticationRestrictions do not allow this address";
     return Failed();
   }
-  state.access = access;
+  state.Set(access);
   state.digest = UserDigestOf(access->user.name);
   return Ok();
 }
@@ -67,11 +65,13 @@ bool MayComeFrom(const UserAccess& access, const LoginOrigin& origin) {
          });
 }
 
-Result<bool> RefreshLogin(AccessControl& control, LoginState& state, const LoginOrigin& origin) {
+Result<std::string_view> RefreshLogin(AccessControl& control, LoginState& state,
+                                      const LoginOrigin& origin) {
   MAYFLY_TRY(UserAccessPtr now, control.users().Again(*state.access));
-  if (now == nullptr || !MayComeFrom(*now, origin)) return false;
-  state.access = std::move(now);
-  return true;
+  if (now == nullptr) return kUserDropped;
+  if (!MayComeFrom(*now, origin)) return kAddressRestricted;
+  state.Set(std::move(now));
+  return std::string_view();
 }
 
 static Result<void> CheckOnlyLogin(const LoginState& state, const UserName& name) {
@@ -88,7 +88,7 @@ Result<SaslStep> BeginLogin(AccessControl& control, LoginState& state, const Log
   if (!mechanism || !control.parameters().Offers(*mechanism))
     return Error{ErrorCode::kMechanismUnavailable,
                  "Received authentication for mechanism " +
-                     PrintableUtf8(start.mechanism.substr(0, 64)) +
+                     std::string(ShownMechanism(start.mechanism)) +
                      " which is unknown or not enabled"};
   MAYFLY_TRY(
       SaslConversation begun,

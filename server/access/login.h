@@ -11,25 +11,31 @@
 
 namespace mayfly {
 
-/// Who is logged in on a connection, and the login that is under way. Of the connection: its io
-/// thread's, or the worker's on which its one command runs.
+/// The user logged in on a connection, and a login in progress. Belongs to the connection: used by
+/// its io thread, or by the worker that runs its one command.
 struct LoginState {
-  UserAccessPtr access;  ///< null: nobody
+  UserAccessPtr access;  ///< null: nobody. Change it with Set and Forget
   std::string digest;    ///< UserDigestOf its name; empty: nobody
+  /// What `access` was before. The operation that changes it may still point to that.
+  UserAccessPtr former;
   std::optional<SaslConversation> conversation;
   int32_t conversation_id = 0;
   bool speculative = false;  ///< the conversation began in hello
   std::string user_id;       ///< userId of the user whose challenge was sent; empty: unknown
 
-  /// Nobody is logged in any more.
+  /// Who is logged in now.
+  void Set(UserAccessPtr now) {
+    former = std::move(access);
+    access = std::move(now);
+  }
+  /// Nobody is logged in any more. A login in progress goes on.
   void Forget() {
-    access.reset();
+    Set(nullptr);
     digest.clear();
-    conversation.reset();
   }
 };
 
-/// Of a client that has not logged in while access control is on: it may do nothing.
+/// The access of a client that has not logged in while access control is on: none.
 const UserAccess& NobodysAccess();
 
 /// SHA-256 of "user@db", 32 bytes: the `uid` of the user's sessions. No two users have the same.
@@ -41,10 +47,20 @@ LoginOrigin OriginOf(std::string_view client, std::string_view server);
 /// Whether the authenticationRestrictions of the user and of each of the roles allow the address.
 bool MayComeFrom(const UserAccess& access, const LoginOrigin& origin);
 
-/// Users or roles have changed since `state.access` was read: it as it is now. False: the user was
-/// dropped, or may not come from there any more; `state` then is as it was. Reads storage. Errors:
-/// those of UserCache::Again.
-Result<bool> RefreshLogin(AccessControl& control, LoginState& state, const LoginOrigin& origin);
+/// Why a login ends, as entries of the audit log say it. The manual has reasons for the first two
+/// only ("System Event Audit Messages").
+inline constexpr std::string_view kExplicitLogout = "Explicit logout from ";  ///< and a database
+inline constexpr std::string_view kConnectionEnds =
+    "Implicit logout due to client connection closure";
+inline constexpr std::string_view kUserDropped = "Implicit logout because the user was dropped";
+inline constexpr std::string_view kAddressRestricted =
+    "Implicit logout because authenticationRestrictions do not allow the address any more";
+
+/// Users or roles have changed since `state.access` was read: makes it what it is now. The result
+/// is empty, or it says why the login has ended: one of the reasons above. `state` then is as it
+/// was. Reads storage. Errors: those of UserCache::Again.
+Result<std::string_view> RefreshLogin(AccessControl& control, LoginState& state,
+                                      const LoginOrigin& origin);
 
 /// The first message of a login.
 struct LoginStart {
@@ -52,8 +68,8 @@ struct LoginStart {
   bool skip_empty_exchange = false, speculative = false;
 };
 
-/// Begins a login in `state`, whatever was under way there; the answer is the challenge. Reads
-/// storage. Errors: MechanismUnavailable 334, BadValue 2 for what is no SCRAM message,
+/// Begins a login in `state`, replacing one in progress; the answer is the challenge. Reads
+/// storage. Errors: MechanismUnavailable 334, BadValue 2 for an invalid SCRAM message,
 /// ProtocolError 17 on a connection where somebody else is logged in.
 Result<SaslStep> BeginLogin(AccessControl& control, LoginState& state, const LoginStart& start);
 

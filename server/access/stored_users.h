@@ -20,7 +20,7 @@ inline constexpr std::string_view kTimeKeysCollection = "system.keys";
 /// that serve sockets. Threads: any.
 class StoredUsers final : public UserSource {
  public:
-  /// Null: nobody is there (before storage is open, and after it).
+  /// Null: no users (before storage is open, and after it).
   void set_storage(Storage* storage) { storage_ = storage; }
 
   /// Errors: UnsupportedFormat 12 for a document that is no user's; the store's.

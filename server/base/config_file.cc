@@ -2,7 +2,10 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
+#include <cctype>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 namespace mayfly {
@@ -11,7 +14,7 @@ namespace {
 
 using Pairs = std::vector<std::pair<std::string, std::vector<std::string>>>;
 
-/// An alias may stand for what it is in, or for ever more of others.
+/// An alias may contain itself, or expand to ever more others.
 constexpr int kMaxDepth = 10;
 constexpr size_t kMaxPairs = 2000;
 
@@ -66,6 +69,42 @@ Result<void> Flatten(const YAML::Node& node, const std::string& prefix, const st
   return Ok();
 }
 
+std::string_view Trimmed(std::string_view s) {
+  constexpr std::string_view kBlank = " \t\r";
+  const size_t first = s.find_first_not_of(kBlank);
+  if (first == std::string_view::npos) return {};
+  return s.substr(first, s.find_last_not_of(kBlank) - first + 1);
+}
+
+bool IsFlagName(std::string_view s) {
+  return !s.empty() && std::all_of(s.begin(), s.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_';
+  });
+}
+
+/// The format before YAML, which mongod still takes: a line `name = value` for each flag, and
+/// comments after '#'. None: the text is not of that format.
+std::optional<Pairs> ReadFlags(std::string_view text) {
+  Pairs out;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    line = Trimmed(line.substr(0, line.find('#')));
+    if (line.empty()) continue;
+    const size_t equal = line.find('=');
+    if (equal == std::string_view::npos || out.size() > kMaxPairs) return std::nullopt;
+    const std::string_view name = Trimmed(line.substr(0, equal));
+    const std::string_view value = Trimmed(line.substr(equal + 1));
+    if (!IsFlagName(name) || value.find('\0') != std::string_view::npos) return std::nullopt;
+    const std::string key = "--" + std::string(name);
+    auto same = std::find_if(out.begin(), out.end(), [&](const auto& p) { return p.first == key; });
+    if (same == out.end()) same = out.insert(out.end(), {key, {}});
+    same->second.emplace_back(value);
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<Pairs> ReadConfigFile(const std::string& path) {
@@ -79,11 +118,14 @@ Result<Pairs> ReadConfigFile(const std::string& path) {
   try {
     YAML::Node root = YAML::Load(text.str());
     if (root.IsNull()) return out;
-    if (!root.IsMap())
+    if (!root.IsMap()) {
+      if (auto flags = ReadFlags(text.view())) return *flags;
       return Error{ErrorCode::kBadValue,
                    "Error parsing YAML config file '" + path + "': it must hold keys and values"};
+    }
     MAYFLY_TRY(Flatten(root, "", path, &out));
   } catch (const YAML::Exception& e) {
+    if (auto flags = ReadFlags(text.view())) return *flags;
     return Error{ErrorCode::kBadValue,
                  "Error parsing YAML config file '" + path + "': " + e.what()};
   }

@@ -18,12 +18,12 @@ std::vector<std::pair<std::string, std::string>> VariablesWith(std::string_view 
 /// that this process starts do not get it. Before other threads.
 void HideVariable(const std::string& name);
 
-/// What a file with a secret says, without the end of its line. Errors: FileNotOpen 264 with the
+/// The content of a file with a secret, without the line end. Errors: FileNotOpen 264 with the
 /// system's words; BadValue 2 for one that is empty or larger than 4 KiB.
 Result<std::string> ReadSecretFile(const std::string& path);
 
-/// Scripts that MongoDB's image would run at its first start: there is nothing here to run them
-/// with, and nobody should believe that they were. Errors: InvalidOptions 72 with the name of one.
+/// Scripts that MongoDB's image would run at its first start: nothing here can run them, and nobody
+/// should believe that they ran. Errors: InvalidOptions 72 with the name of one.
 Result<void> CheckNoScripts(const std::string& directory);
 
 }  // namespace mayfly

@@ -9,9 +9,9 @@
 
 namespace mayfly {
 
-/// Units of large inserts are staged and committed a few at a time: each holds its documents
-/// several times over, and more of them at once are not sooner done. In order of arrival. Threads:
-/// any; blocking.
+/// Units of large inserts are staged and committed a few at a time: each holds several copies of
+/// its documents, and more of them at once finish no sooner. In order of arrival. Threads: any;
+/// blocking.
 class LargeTurns {
  public:
   /// How many there are at once.

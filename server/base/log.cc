@@ -64,18 +64,26 @@ Result<void> RenameLogAway(const std::string& path, Instant now) {
 
 Result<std::string> RenameLogTo(const std::string& path, Instant now) {
   std::error_code ec;
-  if (!std::filesystem::exists(path, ec) || std::filesystem::file_size(path, ec) == 0)
-    return std::string();
+  // Only files are renamed: a device or a pipe (/dev/null, /dev/stdout) belongs to others as well.
+  // For a link (such as /dev/stdout), its target is.
+  std::string file = path;
+  if (std::filesystem::is_symlink(path, ec)) {
+    const std::filesystem::path target = std::filesystem::canonical(path, ec);
+    if (ec) return std::string();
+    file = target.string();
+  }
+  if (!std::filesystem::is_regular_file(file, ec)) return std::string();
+  if (std::filesystem::file_size(file, ec) == 0) return std::string();
   std::string stamp = FormatTimestamp(now, TimestampFormat::kIso8601Utc).substr(0, 19);
   for (char& c : stamp)
     if (c == ':') c = '-';
-  std::string to = path + "." + stamp;
+  std::string to = file + "." + stamp;
   for (int i = 1; std::filesystem::exists(to, ec); ++i)
-    to = path + "." + stamp + "." + std::to_string(i);
-  std::filesystem::rename(path, to, ec);
+    to = file + "." + stamp + "." + std::to_string(i);
+  std::filesystem::rename(file, to, ec);
   if (ec)
     return Error{ErrorCode::kFileRenameFailed,
-                 "Failed to rename \"" + path + "\" to \"" + to + "\": " + ec.message()};
+                 "Failed to rename \"" + file + "\" to \"" + to + "\": " + ec.message()};
   return to;
 }
 

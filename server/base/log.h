@@ -28,7 +28,7 @@ enum class LogSeverity : uint8_t {
   kDebug5
 };
 
-/// Of the letter that the layers below say it with: E, W, I or D.
+/// From the letter that lower layers use: E, W, I or D.
 LogSeverity LogSeverityOf(char letter);
 
 /// MongoDB's components, as the log's "c" shows them.
@@ -76,7 +76,7 @@ struct LogOptions {
   std::vector<std::pair<LogComponent, int>> component_verbosity;
 };
 
-/// The server's log: one line an event,
+/// The server's log: one line per event,
 /// `{"t":{"$date":…},"s":"I","c":"NETWORK","id":22943,"ctx":"listener","msg":…,"attr":{…}}`, kept
 /// in a ring for getLog too. Ids are MongoDB's where the event is one MongoDB has; ours start at
 /// 9000000. Threads: any. Lines are written whole.
@@ -93,7 +93,7 @@ class Log {
            static_cast<int>(s) - static_cast<int>(LogSeverity::kInfo) <=
                effective_[static_cast<size_t>(c)].load(std::memory_order_relaxed);
   }
-  /// `ctx`: who says it; empty: this thread's name (SetThreadContext).
+  /// `ctx`: the line's author; empty: this thread's name (SetThreadContext).
   void Write(LogSeverity s, LogComponent c, int id, std::string_view msg, BsonView attr = {},
              std::string_view ctx = {});
   void Info(LogComponent c, int id, std::string_view msg, BsonView attr = {}) {
@@ -131,7 +131,7 @@ class Log {
   int64_t counts(LogSeverity s) const {
     return counts_[static_cast<size_t>(s)].load(std::memory_order_relaxed);
   }
-  /// Hands what is buffered to the operating system; it is not synced to the disk.
+  /// Passes buffered lines to the operating system; does not sync them to the disk.
   void Flush();
 
  private:
@@ -161,8 +161,8 @@ std::string CurrentExceptionText();
 /// Inside a catch block: an error line for an exception that belongs to no command. `where`: the
 /// thread or job.
 void LogException(Log& log, std::string_view where);
-/// Renames a log file to "mayfly.log.2024-05-01T12-00-00", as mongod names them; an empty or absent
-/// one stays. Errors: FileRenameFailed 37.
+/// Renames a log file to "mayfly.log.2024-05-01T12-00-00", as mongod names them. An empty or absent
+/// one stays, and so does what is not a file: a device, a pipe. Errors: FileRenameFailed 37.
 Result<void> RenameLogAway(const std::string& path, Instant now);
 /// "2024-05-01T12:00:00.000+00:00"
 std::string FormatTimestamp(Instant t, TimestampFormat format);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "protocol/cut_text.h"
 #include "protocol/extended_json.h"
 #include "protocol/utf8.h"
 #include "server/base/log.h"
@@ -61,13 +62,6 @@ void AppendRedacted(BsonView doc, BsonBuilder& out) {
       out.Append(e.name, kRedactedData);
     }
   }
-}
-
-/// Bytes of `s` up to `n`, not ending inside a UTF-8 sequence.
-std::string_view Prefix(std::string_view s, size_t n) {
-  if (s.size() <= n) return s;
-  while (n > 0 && (static_cast<uint8_t>(s[n]) & 0xC0) == 0x80) --n;
-  return s.substr(0, n);
 }
 
 }  // namespace
@@ -186,7 +180,7 @@ std::string FormatLogJson(Instant t, TimestampFormat format, LogSeverity s, LogC
       if (e.value.size() > kMaxAttributeBytes) {
         const std::string json =
             e.value.IsString() ? std::string(e.value.String()) : ToRelaxedJson(e.value);
-        AppendJsonString(line, Prefix(json, kMaxAttributeBytes));
+        AppendJsonString(line, CutUtf8(json, kMaxAttributeBytes));
         if (!truncated.empty()) truncated.push_back(',');
         AppendJsonString(truncated, e.name);
         truncated += fmt::format(":{{\"type\":\"{}\",\"size\":{}}}", BsonTypeName(e.value.type()),
@@ -210,12 +204,12 @@ std::string FormatLogText(Instant t, TimestampFormat format, LogSeverity s, LogC
   for (const BsonElement& e : attr) {
     line.append(1, ' ').append(e.name).append(1, '=');
     const std::string json = ToRelaxedJson(e.value);
-    // Without quotes where nothing in them needs any.
+    // Without quotes if no character needs them.
     if (e.value.IsString() && json.size() == e.value.String().size() + 2 &&
         json.find(' ') == std::string::npos)
       line.append(e.value.String());
     else
-      line.append(Prefix(json, kMaxAttributeBytes));
+      line.append(CutUtf8(json, kMaxAttributeBytes));
   }
   return line;
 }

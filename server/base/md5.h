@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "protocol/hex.h"
+
 namespace mayfly {
 
 /// MD5 as a running sum, because that is what tools compare; nothing depends on its strength. One
@@ -26,10 +28,7 @@ class Md5 {
     unsigned char digest[EVP_MAX_MD_SIZE];
     unsigned int n = 0;
     EVP_DigestFinal_ex(context_, digest, &n);
-    static constexpr char kHex[] = "0123456789abcdef";
-    std::string s;
-    for (unsigned int i = 0; i < n; ++i) s.append({kHex[digest[i] >> 4], kHex[digest[i] & 15]});
-    return s;
+    return HexDigits({reinterpret_cast<const char*>(digest), n});
   }
 
  private:

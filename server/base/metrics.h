@@ -13,8 +13,8 @@ struct LatencyHistogram {
   static constexpr int kBuckets = 32;
   Counter operations, total_micros;
   std::array<Counter, kBuckets> buckets;  ///< bucket i: [2^i, 2^(i+1)) us
-  /// What takes less than a microsecond is in the first bucket, what takes longer than all others
-  /// in the last.
+  /// Less than a microsecond counts in the first bucket, longer than all buckets in the
+  /// last.
   void Record(int64_t micros) {
     operations.Add();
     total_micros.Add(micros);

@@ -75,7 +75,7 @@ class NetworkBuffers {
     used_.fetch_sub(n, std::memory_order_relaxed);
     return false;
   }
-  /// Of TryTake, with the same number of bytes.
+  /// Undoes TryTake, with the same number of bytes.
   void Give(size_t bytes) {
     used_.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
   }
@@ -84,7 +84,7 @@ class NetworkBuffers {
     used_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
     replies_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
   }
-  /// Of TakeReply, with the same number of bytes.
+  /// Undoes TakeReply, with the same number of bytes.
   void GiveReply(size_t bytes) {
     replies_.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
     used_.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
@@ -99,7 +99,7 @@ class NetworkBuffers {
   void TakeSmall(size_t bytes) {
     small_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
   }
-  /// Of TakeSmall, with the same number of bytes.
+  /// Undoes TakeSmall, with the same number of bytes.
   void GiveSmall(size_t bytes) {
     small_.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
   }
@@ -144,8 +144,8 @@ class NetworkBuffers {
 class MemoryPressure {
  public:
   static constexpr int64_t kSmallMemory = int64_t{1} << 30;  ///< with more it is not looked at
-  static constexpr int64_t kLarge = 1 << 20;        ///< what waits: messages and inserts above this
-  static constexpr int64_t kMaxMicros = 5'000'000;  ///< … so long, and then goes on all the same
+  static constexpr int64_t kLarge = 1 << 20;        ///< messages and inserts above this size wait
+  static constexpr int64_t kMaxMicros = 5'000'000;  ///< … this long, and then proceed anyway
   /// Sets the memory limit of the process, in bytes. Called once at start.
   void SetMemory(int64_t bytes) { most_ = bytes < kSmallMemory ? bytes / 2 : 0; }
   bool High() const { return most_ != 0 && Resident() > most_; }

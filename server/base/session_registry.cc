@@ -4,6 +4,7 @@
 
 #include <deque>
 
+#include "protocol/hex.h"
 #include "protocol/seeded_hash.h"
 #include "server/base/client_of.h"
 
@@ -18,13 +19,11 @@ std::string NewUuidBytes() {
 }
 
 std::string UuidToString(std::string_view b) {
-  static constexpr char kHex[] = "0123456789abcdef";
   std::string s;
   b = SessionUuid(b);
   for (size_t i = 0; i < b.size(); ++i) {
     if (i == 4 || i == 6 || i == 8 || i == 10) s.push_back('-');
-    s.push_back(kHex[static_cast<uint8_t>(b[i]) >> 4]);
-    s.push_back(kHex[static_cast<uint8_t>(b[i]) & 15]);
+    AppendHexDigits(b.substr(i, 1), s);
   }
   return s;
 }
@@ -67,7 +66,7 @@ void SessionRegistry::MakeRoomFor(const std::string& client) {
     for (const std::string& key : oldest)
       if (SessionPtr s = Find(key); s && (!least_used || s->last_use() < least_used->last_use()))
         least_used = std::move(s);
-    // Whoever needs it again begins anew; it is the client's own.
+    // The client that needs it again starts a new one; it is its own.
     if (least_used) End(least_used->id());
     std::lock_guard l(clients_->mutex);
     if (const auto of = clients_->sessions.find(client); of != clients_->sessions.end())
@@ -82,7 +81,7 @@ std::shared_ptr<void> SessionRegistry::TakeShare(std::string client, std::string
     std::lock_guard l(clients_->mutex);
     ClientSessions& of = clients_->sessions[client];
     of.keys.emplace_back(key);
-    // Keys of sessions that have ended are no more than those of sessions there are.
+    // At most as many keys of ended sessions as of existing ones.
     while (of.keys.size() > 2 * static_cast<size_t>(SessionRegistry::kMaxClientSessions))
       of.keys.pop_front();
     ++of.held;
@@ -148,7 +147,7 @@ bool SessionRegistry::EndUnused(std::string_view id, int64_t since_millis) {
     auto it = s.sessions.find(std::string(id));
     if (it == s.sessions.end() || it->second->last_use().millis > since_millis) return false;
     dead = it->second;
-    // Seen by who uses it from now on (the dispatcher looks after it has touched it).
+    // Later users of the session see it (the dispatcher looks after touching it).
     dead->ended = true;
     if (dead->last_use().millis > since_millis) {
       dead->ended = false;

@@ -15,8 +15,8 @@
 
 namespace mayfly {
 
-/// What the latest transaction number of a session has done so far, as the store has it (a copy of
-/// its row: server/execution/retryable_writes.cc).
+/// The stored results of a session's latest transaction number (a copy of its row:
+/// server/execution/retryable_writes.cc).
 struct TransactionState {
   int64_t number = -1;
   std::string entries;        ///< results of its statements that are not in chunk rows
@@ -83,7 +83,7 @@ class SessionRegistry {
  public:
   SessionRegistry();
   static constexpr size_t kMaxSessions = 1'000'000;
-  /// Of one address (IPv6: one /64), so that no client can use up the room of all.
+  /// For one address (IPv6: one /64), so that no client can use up the room of all.
   static constexpr int64_t kMaxClientSessions = 200'000;
   /// Ids that one command may name: drivers send as many at once.
   static constexpr size_t kMaxIds = 10'000;

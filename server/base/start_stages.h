@@ -5,8 +5,8 @@
 
 namespace mayfly {
 
-/// What has been begun, with what ends it: undone in reverse order, so that each stage ends while
-/// all it was built on is still there. Threads: one.
+/// The started stages, each with its undo function: undone in reverse order, so that each stage
+/// ends while everything it was built on still exists. Threads: one.
 class StartStages {
  public:
   StartStages() = default;

@@ -8,14 +8,16 @@
 namespace mayfly {
 
 Top::Entry* Top::Find(std::string_view ns) {
-  // What a client calls a collection need not be a name: one with a NUL cannot name a field of the
-  // reply, and one that is no UTF-8 could not be read by others.
-  if (ns.find('\0') != std::string_view::npos || !IsUtf8(ns)) ns = "(others)";
+  // A client's collection name may be invalid: with a NUL it cannot name a field of the reply,
+  // without valid UTF-8 others could not read it, and one as long as a message would be kept for
+  // ever.
+  if (ns.size() > kMaxNameBytes || ns.find('\0') != std::string_view::npos || !IsUtf8(ns))
+    ns = kOthers;
   std::lock_guard l(mutex_);
   std::string key(ns);
   auto it = entries_.find(key);
   if (it == entries_.end()) {
-    if (entries_.size() >= kMaxNamespaces) key = "(others)";
+    if (entries_.size() >= kMaxNamespaces) key = kOthers;
     it = entries_.try_emplace(std::move(key), nullptr).first;
     if (!it->second) it->second = std::make_unique<Entry>();
   }
@@ -30,8 +32,11 @@ const Top::Entry* Top::Peek(std::string_view ns) const {
 
 void Top::Append(BsonBuilder& totals) const {
   std::vector<std::pair<std::string_view, const Entry*>> all;
-  std::lock_guard l(mutex_);
-  for (const auto& [ns, e] : entries_) all.emplace_back(ns, e.get());
+  {
+    // The first user of a collection waits for it; entries never move.
+    std::lock_guard l(mutex_);
+    for (const auto& [ns, e] : entries_) all.emplace_back(ns, e.get());
+  }
   std::sort(all.begin(), all.end());
   static constexpr std::string_view kNames[kKinds] = {"queries", "getmore", "insert",
                                                       "update",  "remove",  "commands"};

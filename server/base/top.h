@@ -16,7 +16,11 @@ namespace mayfly {
 /// once seen, stays; beyond kMaxNamespaces new ones share one entry.
 class Top {
  public:
+  /// So many have room in one reply.
   static constexpr size_t kMaxNamespaces = 20'000;
+  static constexpr size_t kMaxNameBytes = 255;
+  /// The entry of all others: too many, or not the name of a namespace.
+  static constexpr std::string_view kOthers = "(others)";
   enum Kind { kQueries, kGetMore, kInsert, kUpdate, kRemove, kCommands, kKinds };
   /// One namespace. Times are microseconds.
   struct Entry {

@@ -60,8 +60,8 @@ void WorkerPool::WatchLoop() {
       continue;
     }
     if (started_.load(std::memory_order_relaxed) != before) continue;
-    // One at a time: jobs that only want the processor get no more of it by more threads, which
-    // would take it from those that serve the connections.
+    // One at a time: more threads do not give jobs more processor time, and would take it from the
+    // threads that serve connections.
     if (extra_.load() < kMaxExtra) AddExtra();
   }
 }
@@ -72,8 +72,8 @@ void WorkerPool::AddExtra() {
   try {
     e.thread = std::thread([this, &e] {
       begin_();
-      // Where all of them only compute, the threads that serve sockets and the first workers go
-      // first.
+      // If all of them only compute, the threads that serve sockets and the first workers have
+      // priority.
       UseBackgroundScheduling(kExtraNice);
       for (bool idle = false; !idle;) {
         try {
@@ -86,7 +86,7 @@ void WorkerPool::AddExtra() {
       e.done = true;
     });
   } catch (const std::system_error&) {
-    // No more threads to be had: the others have to do.
+    // No more threads available: the others must suffice.
     extra_.fetch_sub(1);
     extras_.pop_back();
   }

@@ -11,8 +11,8 @@
 
 namespace mayfly {
 
-/// Threads for what may take long or block: scans, sorts, builds, lock waits. One queue, first come
-/// first served. A few threads keep the cores busy; when all of them are held by long jobs and
+/// Threads for work that may take long or block: scans, sorts, builds, lock waits. One queue, first
+/// come first served. A few threads keep the cores busy; when all of them are held by long jobs and
 /// others wait, more threads join for a while, so that a few slow queries never keep everybody else
 /// waiting.
 class WorkerPool {

@@ -72,7 +72,7 @@ Result<void> CheckStrictStages(BsonView pipeline) {
       if (stage.name == name) return refused(name);
     if (!stage.value.IsDocument()) continue;
     const BsonView args = stage.value.Document();
-    // Of $collStats only the number of documents.
+    // Only the number of documents is allowed in $collStats.
     if (stage.name == "$collStats")
       for (const BsonElement& a : args)
         if (a.name != "count") return refused("$collStats with " + std::string(a.name));
@@ -136,9 +136,9 @@ std::optional<Result<void>> AggregateNow(CommandContext& ctx, const CommandReque
   MAYFLY_TRY(CollectionInfoPtr coll,
              FindCollection(ctx.data.storage().catalog(), ctx.op, req.db, a.spec.collection));
   if (coll && IsNeverShort(*coll)) return std::nullopt;
-  a.spec.ctx = &ctx;
+  a.spec.clients = &ctx.server;
   const uint32_t shape = ReadShape("aggregate", req.db, a.spec.collection, {a.spec.pipeline});
-  return TryShortRead(ctx, shape, [&] {
+  return TryShortRead(ctx, coll.get(), shape, [&] {
     bool writes = false;  // no shape has a stage that does
     return AnswerAggregate(ctx, req, a, &writes, reply);
   });
@@ -154,7 +154,7 @@ std::string_view EndsInWrite(BsonView pipeline) {
 Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& req,
                                      BsonBuilder& reply) {
   MAYFLY_CO_TRY(AggregateArgs a, ParseAggregate(req, false));
-  a.spec.ctx = &ctx;
+  a.spec.clients = &ctx.server;
   if (IsChangeStream(ctx.data, a.spec.pipeline) && !req.generic.read_concern.missing()) {
     // Without a level, as with a time to read after alone, it is majority (manual: Change Streams).
     const BsonValue level = req.generic.read_concern.Document()["level"];

@@ -2,23 +2,27 @@
 #include <array>
 #include <cstring>
 
+#include "protocol/system_names.h"
 #include "security/user_cache.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_events.h"
+#include "server/dispatch/dump_deadlines.h"
 #include "server/dispatch/server_context.h"
 #include "server/execution/collection_options.h"
 #include "server/execution/index_spec.h"
+#include "server/execution/series_definition.h"
 #include "server/execution/write_ops.h"
 #include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
+#include "storage/schema/replace_collection.h"
 #include "storage/storage.h"
 #include "storage/write/document_diff.h"
 
 namespace mayfly {
 namespace {
 
-/// One entry of the oplog as applyOps takes it; what else an entry has (ts, t, v, wall, lsid …) is
-/// about where it was. Views live as long as the command.
+/// One entry of the oplog as applyOps takes it; its other fields (ts, t, v, wall, lsid …) concern
+/// its origin only. Views live as long as the command.
 struct OplogEntry {
   enum class Kind : uint8_t { kInsert, kUpdate, kDelete, kCommand, kNoop } kind = Kind::kNoop;
   std::string db, collection;  ///< kCommand: collection is "$cmd"
@@ -95,6 +99,7 @@ Result<void> ApplyUpdate(WriteCommand& write, const OplogEntry& e, bool upsert) 
     const BsonDocument only_id = BuildBson([&](BsonBuilder& b) { b.Append("_id", id); });
     return write.Merge(query, [&](std::optional<BsonView> now) -> Decided {
       if (!now && !upsert) return NotThere();
+      if (!now && write.coll()->is_buckets()) return std::optional<BsonDocument>();
       std::string next;
       MAYFLY_TRY(ApplyDocumentDiff(now ? *now : only_id.view(), changes.Document(), next));
       return std::optional(BsonDocument(std::move(next)));
@@ -166,13 +171,23 @@ Result<void> ApplyWrite(CommandContext& ctx, const OplogEntry& e, bool upsert) {
   }
   WriteCommand write(WriteServicesOf(ctx.data), ctx.op, db, collection);
   write.set_bypass_validation(true);  // it was valid where it was written
+  write.set_keep_empty_timestamps(true);
+  write.set_restores_buckets(true);
   MAYFLY_TRY(write.Open());
   if (!write.coll())
     return Error{ErrorCode::kNamespaceNotFound,
                  "applyOps: cannot apply insert, delete, or update operation on a non-existent "
                  "namespace " +
                      JoinNamespace(db, collection)};
-  const Result<void> done = ApplyTo(write, e, upsert);
+  OplogEntry own = e;
+  std::string without;
+  const std::string deadline_field = DeadlineFieldOf(ctx);
+  if (!deadline_field.empty() && e.kind != OplogEntry::Kind::kDelete) {
+    ExpirySetting expiry;
+    MAYFLY_TRY(own.o, TakeDeadline(e.o, deadline_field, &expiry, &without));
+    write.set_expiry(expiry);
+  }
+  const Result<void> done = ApplyTo(write, own, upsert);
   AuditDirectWrite(ctx, db, collection, "applyOps", done ? ErrorCode::kOk : done.error().code);
   return done;
 }
@@ -190,8 +205,50 @@ void AppendRepairedIndex(BsonView spec, std::string_view without, BsonBuilder ou
   }
 }
 
+/// `timeseries` of a collMod's entry, which has all options: what it changes. A span only grows,
+/// and that of the collection may be newer than the entry.
+void AppendSeriesChange(Catalog& catalog, const OplogEntry& e, std::string_view name,
+                        BsonView given, BsonBuilder& out) {
+  const CollectionInfoPtr series = catalog.Find(e.db, name);
+  const CollectionInfoPtr buckets =
+      series && series->is_series() ? BucketsOf(catalog, *series) : nullptr;
+  const BsonValue span = given["bucketMaxSpanSeconds"];
+  if (buckets && span.IsNumber() && span.NumberAsInt64() <= buckets->series->max_span_seconds)
+    return;
+  BsonBuilder change = out.OpenDocument("timeseries");
+  const bool granular = given.Has("granularity");
+  for (const BsonElement& f : given)
+    if (f.name == "granularity" || (f.name.starts_with("bucket") && !granular)) change.Append(f);
+}
+
+/// A collMod as its entry says it: with the command's fields. In one of an earlier version they are
+/// all options of the collection, as it was made: what a capped one may have is named otherwise
+/// there, and what is fixed is the same.
+BsonDocument AsCollMod(Catalog& catalog, const OplogEntry& e) {
+  std::string_view name = e.o.First().value.IsString() ? e.o.First().value.String() : "";
+  // An index of a time series is one of its buckets.
+  if (name.starts_with(kBucketsPrefix)) name.remove_prefix(kBucketsPrefix.size());
+  return BuildBson([&](BsonBuilder& b) {
+    b.Append("collMod", name);
+    for (const BsonElement& f : e.o) {
+      if (f.name == "collMod" || f.name == "capped" || f.name == "clusteredIndex") continue;
+      if (f.name == "size" || f.name == "max") {
+        b.Append(f.name == "size" ? "cappedSize" : "cappedMax", f.value);
+      } else if (f.name == "timeseries" && f.value.IsDocument()) {
+        AppendSeriesChange(catalog, e, name, f.value.Document(), b);
+      } else if (f.name == "expiry" && f.value.IsDocument()) {
+        BsonBuilder expiry = b.OpenDocument("expiry");
+        for (const BsonElement& x : f.value.Document())
+          if (x.name != "maxTTL") expiry.Append(x);
+      } else {
+        b.Append(f);
+      }
+    }
+  });
+}
+
 /// The command that does what an oplog's command says; empty: there is nothing to do.
-Result<BsonDocument> AsCommand(const OplogEntry& e) {
+Result<BsonDocument> AsCommand(Catalog& catalog, const OplogEntry& e) {
   const BsonElement first = e.o.First();
   if (first.name == "startIndexBuild" || first.name == "abortIndexBuild") return BsonDocument();
   if (first.name == "commitIndexBuild" || first.name == "createIndexes") {
@@ -217,29 +274,13 @@ Result<BsonDocument> AsCommand(const OplogEntry& e) {
     });
   }
   if (first.name == "create") {
-    // Of the server that wrote it alone: a collection of this one is never temporary.
+    // Only meaningful on the server that wrote it: here the collection is never temporary.
     return BuildBson([&](BsonBuilder& b) {
       for (const BsonElement& f : e.o)
         if (f.name != "temp") b.Append(f);
     });
   }
-  if (first.name == "collMod") {
-    // An entry has all options of the collection; those that were fixed when it was made are the
-    // same.
-    return BuildBson([&](BsonBuilder& b) {
-      for (const BsonElement& f : e.o) {
-        if (f.name == "capped" || f.name == "size" || f.name == "max" || f.name == "clusteredIndex")
-          continue;
-        if (f.name == "expiry" && f.value.IsDocument()) {
-          BsonBuilder expiry = b.OpenDocument("expiry");
-          for (const BsonElement& x : f.value.Document())
-            if (x.name != "maxTTL") expiry.Append(x);
-        } else {
-          b.Append(f);
-        }
-      }
-    });
-  }
+  if (first.name == "collMod") return AsCollMod(catalog, e);
   for (std::string_view name :
        {"drop", "dropDatabase", "dropIndexes", "deleteIndexes", "renameCollection"})
     if (first.name == name) return BsonDocument(e.o);
@@ -258,17 +299,50 @@ Result<void> CheckUuid(CommandContext& ctx, const OplogEntry& e, const CommandRe
     return Error{ErrorCode::kNamespaceNotFound,
                  "applyOps: no collection has the UUID of an entry with the command '" +
                      std::string(sub.name) + "'"};
+  // Of a time series' change, the entry names the buckets.
+  // check_names: is only compared
+  const std::string entry_ns = JoinNamespace(e.db, first.String());
   const bool same = sub.name == "renameCollection"
                         ? JoinNamespace(named->db, named->name) == first.String()
-                        : named->db == e.db && named->name == first.String();
+                        : named->db == e.db && (named->name == first.String() ||
+                                                SeriesNamespace(*named) == entry_ns);
   if (same) return Ok();
   return Error{ErrorCode::kInvalidNamespace,
                "applyOps: the collection with the UUID of an entry is not that of its command '" +
                    std::string(sub.name) + "'"};
 }
 
+/// The end of an $out into a time series, which renameCollection does not do for clients. False: it
+/// is no such entry.
+Result<bool> PutSeriesOf(CommandContext& ctx, const OplogEntry& e) {
+  const BsonElement first = e.o.First();
+  if (first.name != "renameCollection" || !first.value.IsString() || !e.o["to"].IsString())
+    return false;
+  // check_names: what is renamed is there, and the new name is looked at below
+  const NamespaceParts from = SplitNamespace(first.value.String());
+  // check_names: below
+  const NamespaceParts to = SplitNamespace(e.o["to"].String());
+  if (!from.whole() || !to.whole() || from.db != to.db) return false;
+  const CollectionInfoPtr series = ctx.data.storage().catalog().Find(from.db, from.collection);
+  if (!series || !series->is_series()) return false;
+  if (!e.o["dropTarget"].Truthy() && !e.o["dropTarget"].Is(BsonType::kBinary) &&
+      ctx.data.storage().catalog().Find(to.db, to.collection))
+    return Error{ErrorCode::kNamespaceExists, "applyOps: there is a collection " +
+                                                  std::string(e.o["to"].String()) +
+                                                  ", which the entry does not replace"};
+  MAYFLY_TRY(ValidateNewNamespace(to.db, to.collection));
+  if (to.collection.starts_with("system."))
+    return Error{ErrorCode::kInvalidNamespace, "applyOps: a time series cannot be renamed to " +
+                                                   std::string(e.o["to"].String()) +
+                                                   ", which is a name of the server's own"};
+  MAYFLY_TRY(PutSeries(ctx.data.storage(), ctx.op, *series, to.collection));
+  return true;
+}
+
 Awaitable<Result<void>> ApplyCommand(CommandContext& ctx, const OplogEntry& e) {
-  MAYFLY_CO_TRY(BsonDocument body, AsCommand(e));
+  MAYFLY_CO_TRY(const bool put, PutSeriesOf(ctx, e));
+  if (put) co_return Ok();
+  MAYFLY_CO_TRY(BsonDocument body, AsCommand(ctx.data.storage().catalog(), e));
   if (body.view().empty()) co_return Ok();
   CommandRequest sub;
   sub.body = body;
@@ -285,7 +359,7 @@ Awaitable<Result<void>> ApplyCommand(CommandContext& ctx, const OplogEntry& e) {
     done = row->run(ctx, sub, reply);
   else if (done)
     done = co_await row->run_async(ctx, sub, reply);
-  // What is to go may be gone already: entries may be applied to data that is newer than they are.
+  // The target may be gone already: entries may be applied to newer data.
   if (!done && sub.name != "renameCollection" && sub.name != "create" &&
       (done.error().code == ErrorCode::kNamespaceNotFound ||
        done.error().code == ErrorCode::kIndexNotFound))
@@ -353,7 +427,7 @@ Awaitable<Result<void>> RunApplyOps(CommandContext& ctx, const CommandRequest& r
     for (bool ok : progress.results) results.Append(ok);
   };
   if (!done) {
-    // Besides what the entry's own error says.
+    // In addition to the entry's own error.
     Error error = std::move(done).error();
     BsonDocument details = BuildBson([&](BsonBuilder& b) {
       report(b);

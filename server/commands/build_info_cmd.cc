@@ -10,8 +10,7 @@ namespace mayfly {
 namespace {
 
 Result<void> BuildInfo(CommandContext&, const CommandRequest& req, BsonBuilder& reply) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   // `version` is the release whose behaviour is answered: drivers, shells and tools branch on it.
   reply.Append("version", kCompatibleVersion).Append("gitVersion", MAYFLY_GIT_VERSION);
   reply.OpenArray("modules").Done();

@@ -3,6 +3,7 @@
 #include "protocol/error_text.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/data_services.h"
+#include "server/dispatch/dump_deadlines.h"
 #include "server/execution/statement_runner.h"
 #include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
@@ -93,6 +94,7 @@ Result<BulkOp> ParseOp(BsonView doc, size_t namespaces, Instant now) {
     op.remove.filter = in.Document("filter");
     op.remove.multi = in.BoolOr("multi", false);
     op.remove.hint = in.Any("hint");
+    op.remove.tombstone = in.BoolOr("tombstone", true);
     in.SimpleCollation();
     MAYFLY_TRY(CheckHint(op.remove.hint));
   }
@@ -254,6 +256,7 @@ class BulkStatements final : public WriteStatements {
 
 Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& req,
                                      BsonBuilder& reply) {
+  MAYFLY_CO_TRY(RefuseDeadlineField(ctx, "bulkWrite"));
   ArgReader in(req);
   in.Any("bulkWrite");
   const std::vector<BsonView> op_documents = in.Documents("ops");
@@ -261,7 +264,7 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
   const bool ordered = in.BoolOr("ordered", true);
   const bool errors_only = in.BoolOr("errorsOnly", false);
   const bool bypass = in.LooseBoolOr("bypassDocumentValidation", false);
-  in.OptBool("bypassEmptyTsReplacement");
+  const bool keep_empty_timestamps = in.BoolOr("bypassEmptyTsReplacement", false);
   const BsonView let = in.DocumentOr("let");
   const std::optional<BsonView> cursor = in.OptDocument("cursor");
   StatementIds statement_ids;
@@ -285,6 +288,7 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
     n.command =
         std::make_unique<WriteCommand>(WriteServicesOf(ctx.data), ctx.op, n.db, n.collection);
     n.command->set_bypass_validation(bypass);
+    n.command->set_keep_empty_timestamps(keep_empty_timestamps);
     if (n.uuid) n.command->set_collection_uuid(*n.uuid);
     MAYFLY_CO_TRY(n.command->SetLet(let));
     namespaces.push_back(std::move(n));

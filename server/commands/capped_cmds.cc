@@ -98,7 +98,7 @@ Result<void> ConvertToCapped(CommandContext& ctx, const CommandRequest& req, Bso
   const int64_t size = in.Int64("size");
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(CollectionInfoPtr from, Source(ctx, req.db, name, size));
-  // What is past its deadline is not copied; where it is to be kept, that would lose it.
+  // Expired documents are not copied. With an archive they must be kept, and would be lost.
   if (ArchiveTargetOf(*from))
     return Error{ErrorCode::kInvalidOptions,
                  "expired documents of " + from->ns +

@@ -1,3 +1,4 @@
+#include "query/plan/query_state.h"
 #include "replication/repl_config.h"
 #include "replication/replica_set.h"
 #include "server/dispatch/arg_reader.h"
@@ -42,8 +43,7 @@ Result<void> CheckOneHost(ServerContext& server) {
 /// monitor; with jump: true the clock guard sees the change as it would see a clock gone wrong.
 /// When the command returns, everything due by then is gone: a test needs no waiting.
 Result<void> RunClock(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   SystemClock& clock = ctx.data.clock();
   const BsonValue v = req.fields[0].value;
   bool moved = false, pass = false;
@@ -87,16 +87,19 @@ Result<void> RunClock(CommandContext& ctx, const CommandRequest& req, BsonBuilde
                  "clock takes 1, \"real\" or a document"};
   }
   if (moved || pass) {
-    Operation now(clock, ctx.op.id);
-    if (pass && ctx.server.ttl_pass_hook) ctx.server.ttl_pass_hook(now);
+    if (pass && ctx.server.ttl_pass_hook) ctx.server.ttl_pass_hook(ctx.op);
     if (moved) {
       ctx.data.cursors().Sweep(ctx.data.settings().cursor_timeout_millis);
       ctx.data.snapshot_reads().Sweep();
+      if (ctx.data.has_storage())
+        QueryState::Of(ctx.data.storage())
+            .held.Sweep(clock, ctx.data.settings().series_cursor_life_secs);
       if (TransactionsOf(ctx.data) != nullptr) TransactionsOf(ctx.data)->Sweep();
       ctx.data.sessions().Sweep(clock.Now(),
                                 ctx.data.settings().local_session_timeout_minutes * 60'000);
-      if (ctx.server.settle_hook) ctx.server.settle_hook(now);
+      if (ctx.server.settle_hook) ctx.server.settle_hook(ctx.op);
     }
+    MAYFLY_TRY(ctx.op.CheckInterruptNow());
   }
   reply.Append("now", clock.Now()).Append("frozen", clock.frozen());
   return Ok();

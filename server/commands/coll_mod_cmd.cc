@@ -2,21 +2,25 @@
 
 #include "protocol/extended_json.h"
 #include "protocol/value.h"
+#include "query/plan/find_executor.h"
 #include "security/user_cache.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_log.h"
 #include "server/dispatch/data_services.h"
 #include "server/execution/collection_options.h"
 #include "server/execution/index_spec.h"
+#include "server/execution/series_definition.h"
 #include "server/execution/ttl_preview.h"
 #include "server/execution/view_definition.h"
 #include "server/privileges/pipeline_privileges.h"
 #include "server/privileges/privileges.h"
+#include "storage/catalog/expire_reads.h"
 #include "storage/catalog/index_conflict.h"
 #include "storage/catalog/namespace.h"
 #include "storage/read/visibility.h"
 #include "storage/storage.h"
 #include "storage/write/archive.h"
+#include "timeseries/bucket_span.h"
 #include "ttl/reap_limits.h"
 
 namespace mayfly {
@@ -111,7 +115,7 @@ class Duplicates {
 
  private:
   static constexpr size_t kAtOnce = 1000;  ///< a key may have millions of documents
-  /// Of the keys that wait: the ids of those that are there. Two are kept in any case.
+  /// Looks up the keys that wait, and keeps the ids found. Two are kept in any case.
   Result<void> Look() {
     for (const std::string& key : keys_) {
       MAYFLY_TRY(ctx_.op.CheckInterrupt());
@@ -139,9 +143,9 @@ class Duplicates {
   bool any_ = false;
 };
 
-/// What stands in the way of a unique index: {violations: [{ids: […]}, …]}, one entry a key that
-/// several documents have; empty when there is none. At most about 8 MiB of it, as in MongoDB. What
-/// is past its deadline conflicts with nothing: the build removes it.
+/// The violations of a unique index: {violations: [{ids: […]}, …]}, one entry per key that several
+/// documents have; empty when there is none. At most about 8 MiB of it, as in MongoDB. What is past
+/// its deadline conflicts with nothing: the build removes it.
 Result<BsonDocument> FindDuplicates(CommandContext& ctx, const CollectionInfoPtr& coll,
                                     const IndexInfoPtr& index) {
   auto cursor = ctx.data.storage().ScanIndex(coll, index, {});
@@ -209,7 +213,7 @@ Result<IndexChange> CheckIndexChange(CommandContext& ctx, const CollectionInfoPt
       return Invalid("index '" + index->name +
                      "': expireAfterSeconds cannot be negative, but it is " +
                      ToRelaxedJson(c.expire));
-    // Beyond int32 it is the largest there is, and said to be so (EXPIRY.md R21).
+    // Beyond int32 it becomes the largest value, and the reply says so (EXPIRY.md R21).
     c.seconds = d >= 2147483647.0 ? INT32_MAX : static_cast<int32_t>(c.expire.NumberAsInt64());
     if (index->fields.size() != 1)
       return Invalid(
@@ -332,16 +336,18 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, const Inde
 /// The fields of `collMod`, as given. Views point into the request.
 struct CollModArgs {
   std::string_view name;
-  std::optional<BsonView> index, expiry, validator, pipeline, pre_images;
-  BsonValue expire, on_expire;
+  std::optional<BsonView> index, expiry, validator, pipeline, pre_images, series;
+  BsonValue expire, expire_reads, on_expire;
   std::optional<std::string_view> level, action, view_on;
   std::optional<int64_t> capped_size, capped_max;
   bool dry_run = false;
 
-  /// Anything but `index`, `expireAfterSeconds` and what views have.
+  /// Anything but `index`, what clustered collections and time series have, and what views have.
+  bool ChangesStorage() const {
+    return validator || level || action || capped_size || capped_max || expiry || pre_images;
+  }
   bool ChangesOthers() const {
-    return validator || level || action || capped_size || capped_max || expiry || pre_images ||
-           !on_expire.missing();
+    return ChangesStorage() || !on_expire.missing() || !expire_reads.missing();
   }
 };
 
@@ -351,6 +357,7 @@ Result<CollModArgs> ReadArgs(const CommandRequest& req) {
   a.name = in.Collection();
   a.index = in.OptDocument("index");
   a.expire = in.Any("expireAfterSeconds");
+  a.expire_reads = in.Any(kExpireReadsOption);
   a.expiry = in.OptDocument("expiry");
   a.on_expire = in.Any("onExpire");
   a.validator = in.OptDocument("validator");
@@ -362,7 +369,7 @@ Result<CollModArgs> ReadArgs(const CommandRequest& req) {
   a.capped_size = in.OptInt64("cappedSize");
   a.capped_max = in.OptInt64("cappedMax");
   a.dry_run = in.BoolOr("dryRun", false);
-  in.NotSupported("timeseries");
+  a.series = in.OptDocument("timeseries");
   a.pre_images = in.OptDocument("changeStreamPreAndPostImages");
   MAYFLY_TRY(in.Finish());
   return a;
@@ -380,7 +387,7 @@ Result<void> ModifyView(CommandContext& ctx, const CollectionInfo& view, const C
   if (a.view_on) {
     MAYFLY_TRY(ValidateNamespace(view.db, on));
   }
-  // Asked again, with what stays: a new pipeline alone could show more of what the view is on.
+  // Checked again as a whole: a new pipeline alone could show more of the collection below.
   if (ctx.access != nullptr &&
       !privileges::AllowsViewOf(ctx.access->privileges, view.db, view.name, on, pipeline))
     return Error{ErrorCode::kUnauthorized, "not authorized on " + view.db +
@@ -393,6 +400,66 @@ Result<void> ModifyView(CommandContext& ctx, const CollectionInfo& view, const C
     return Ok();
   }));
   return Ok();
+}
+
+/// Turns collMod's change of a time series into one of its buckets. `*index`: the translated key
+/// pattern of `a`.
+Result<void> CheckSeriesChange(const CollectionInfo& series, const CollectionInfo& buckets,
+                               CollModArgs& a, BsonDocument* index, SeriesOptions* to) {
+  if (a.view_on || a.pipeline || a.ChangesStorage())
+    return Invalid(
+        "collMod of a time-series collection takes timeseries, expireAfterSeconds, expireReads, "
+        "onExpire and index, nothing else: " +
+        series.ns);
+  if (a.index) {
+    if (a.index->Has("expireAfterSeconds"))
+      return Invalid(
+          "index.expireAfterSeconds is not for time-series collections: give expireAfterSeconds "
+          "of the collection, or drop the TTL index and create it anew");
+    if (const BsonValue key = (*a.index)["keyPattern"]; key.IsDocument()) {
+      MAYFLY_TRY(const BsonDocument moved, BucketIndexKey(*buckets.series, key.Document()));
+      *index = BuildBson([&](BsonBuilder& b) {
+        for (const BsonElement& e : *a.index)
+          if (e.name == "keyPattern")
+            b.Append(e.name, moved);
+          else
+            b.Append(e);
+      });
+      a.index = index->view();
+    }
+  }
+  *to = *buckets.series;
+  if (!a.series) return Ok();
+  ArgReader in("collMod.timeseries", *a.series);
+  const SpanOptions span = TakeSpanOptions(in);
+  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(const SeriesSpan next,
+             SpanForChange({{to->max_span_seconds, to->rounding_seconds}, to->granularity}, span));
+  to->granularity = next.granularity;
+  to->max_span_seconds = next.span.max_span_seconds;
+  to->rounding_seconds = next.span.rounding_seconds;
+  return Ok();
+}
+
+/// Whether there is a point whose date suspends all expiry.
+Result<bool> HasSuspendingPoint(CommandContext& ctx, const CollectionInfoPtr& buckets) {
+  const std::string& time = buckets->series->time_field;
+  const BsonDocument filter = BuildBson([&](BsonBuilder& b) {
+    BsonArrayBuilder any = b.OpenArray("$or");
+    any.OpenDocument().OpenDocument("control.min." + time).Append("$lt", Instant{0});
+    any.OpenDocument()
+        .OpenDocument("control.max." + time)
+        .Append("$gt", Instant{int64_t{INT32_MAX} * 1000});
+  });
+  QuerySpec spec;
+  spec.coll = buckets;
+  spec.ns = buckets->ns;
+  spec.filter = filter;
+  spec.limit = 1;
+  MAYFLY_TRY(std::unique_ptr<PlanExecutor> found,
+             MakeFindExecutor(ctx.data.storage(), ctx.op, std::move(spec)));
+  MAYFLY_TRY(PlanExecutor::State state, found->Next());
+  return state == PlanExecutor::State::kAdvanced;
 }
 
 /// `expireAfterSeconds` of a clustered collection; nothing for "off", or when it is not given.
@@ -409,7 +476,7 @@ Result<std::optional<int64_t>> ReadClusteredSeconds(const CollectionInfo& coll, 
                      std::string(expire.String()) + "'");
     return std::optional<int64_t>();
   }
-  MAYFLY_TRY(int64_t n, ParseClusteredExpiry(expire, now));
+  MAYFLY_TRY(int64_t n, ParseCollectionExpiry("clustered", expire, now));
   return std::optional(n);
 }
 
@@ -421,8 +488,8 @@ Result<void> CheckCappedSize(const CollectionInfo& coll, const CollModArgs& a) {
   return Ok();
 }
 
-/// What listCollections shows of `next`, whose other members are as they will be. `was`: the
-/// options so far.
+/// The options of `next` for listCollections; its other members are final. `was`: the options so
+/// far.
 BsonDocument DescribeOptions(BsonView was, const CollModArgs& a, bool archives,
                              const CollectionInfo& next) {
   return BuildBson([&](BsonBuilder& b) {
@@ -431,8 +498,8 @@ BsonDocument DescribeOptions(BsonView was, const CollModArgs& a, bool archives,
                             ((a.validator || a.level) && e.name == "validationLevel") ||
                             ((a.validator || a.action) && e.name == "validationAction") ||
                             (a.expiry && e.name == "expiry") ||
-                            e.name == "changeStreamPreAndPostImages" ||
-                            (!a.on_expire.missing() && e.name == "onExpire") ||
+                            e.name == "changeStreamPreAndPostImages" || e.name == "onExpire" ||
+                            e.name == kExpireReadsOption ||
                             (next.capped() && (e.name == "size" || e.name == "max"));
       if (!replaced) b.Append(e);
     }
@@ -443,7 +510,13 @@ BsonDocument DescribeOptions(BsonView was, const CollModArgs& a, bool archives,
       b.Append("size", next.capped_bytes);
       if (next.capped_documents > 0) b.Append("max", next.capped_documents);
     }
-    if (archives) b.Append("onExpire", a.on_expire);
+    // In the order of create, which compares the options of a time series.
+    if (archives || a.on_expire.missing())
+      if (const BsonValue v = archives ? a.on_expire : was["onExpire"]; !v.missing())
+        b.Append("onExpire", v);
+    if (const BsonValue v = a.expire_reads.missing() ? was[kExpireReadsOption] : a.expire_reads;
+        !v.missing())
+      b.Append(kExpireReadsOption, v);
     auto as_it_was = [&](const char* field, const char* otherwise) {
       BsonValue v = was[field];
       return v.IsString() ? std::string(v.String()) : std::string(otherwise);
@@ -458,11 +531,12 @@ BsonDocument DescribeOptions(BsonView was, const CollModArgs& a, bool archives,
   });
 }
 
-/// What collMod makes of a collection, besides one of its indexes.
+/// collMod's changes of a collection, besides one of its indexes.
 struct NewSettings {
   std::optional<int64_t> seconds;  ///< of a clustered collection; with CollModArgs::expire
   ExpiryOptions expiry;
   bool pre_images = false;
+  std::optional<SeriesOptions> series;  ///< of buckets
 };
 
 Result<void> ModifyCollection(CommandContext& ctx, const CollectionInfo& coll, const CollModArgs& a,
@@ -472,9 +546,10 @@ Result<void> ModifyCollection(CommandContext& ctx, const CollectionInfo& coll, c
     std::optional<ArchiveTarget> archive;
     if (!a.on_expire.missing()) {
       // Again, now that nobody else can change a collection: two changes at once make no cycle.
-      MAYFLY_TRY(archive, ParseOnExpire(a.on_expire, catalog, c.db, c.name));
+      MAYFLY_TRY(archive, ParseOnExpire(a.on_expire, catalog, c.db, a.name, false, c.series.get()));
     }
     if (!a.expire.missing()) c.expire_after_seconds = to.seconds;
+    if (to.series) c.series = std::make_shared<const SeriesOptions>(*to.series);
     if (a.expiry) c.expiry_options = to.expiry;
     if (a.pre_images) c.pre_images = to.pre_images;
     if (a.capped_size) c.capped_bytes = (*a.capped_size + 255) / 256 * 256;
@@ -492,15 +567,48 @@ Result<void> ModifyCollection(CommandContext& ctx, const CollectionInfo& coll, c
     });
   if (!a.on_expire.missing())
     AuditOnExpire(ctx, "collMod", coll, coll.options.view()["onExpire"], a.on_expire);
+  if (!a.expire_reads.missing())
+    Audit(ctx, "collMod", [&](BsonBuilder& p) {
+      const BsonValue old = coll.options.view()[kExpireReadsOption];
+      p.Append("ns", SeriesNamespace(coll));
+      BsonBuilder was = p.OpenDocument("old");
+      if (old.missing())
+        was.AppendNull(kExpireReadsOption);
+      else
+        was.Append(kExpireReadsOption, old);
+      was.Done();
+      p.OpenDocument("new").Append(kExpireReadsOption, a.expire_reads);
+    });
   return Ok();
 }
 
 Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  MAYFLY_TRY(const CollModArgs a, ReadArgs(req));
+  MAYFLY_TRY(CollModArgs a, ReadArgs(req));
   Catalog& catalog = ctx.data.storage().catalog();
-  const auto open = [&] { return OpenCollection(catalog, req.db, a.name, CollectionUse::kChange); };
+  std::string name(a.name);
+  const auto open = [&] { return OpenCollection(catalog, req.db, name, CollectionUse::kChange); };
   MAYFLY_TRY(CollectionInfoPtr coll, open());
-  NewSettings to{.seconds = {}, .expiry = coll->expiry_options, .pre_images = coll->pre_images};
+  if (coll->is_buckets())
+    return Error{ErrorCode::kIllegalOperation,
+                 coll->ns + " holds the buckets of a time-series collection: change that one"};
+  std::optional<SeriesOptions> series;
+  BsonDocument index_of_buckets;
+  if (coll->is_series()) {
+    const CollectionInfoPtr buckets = BucketsOf(catalog, *coll);
+    if (!buckets) return Error{ErrorCode::kNamespaceNotFound, "ns does not exist: " + coll->ns};
+    MAYFLY_TRY(CheckSeriesChange(*coll, *buckets, a, &index_of_buckets, &series.emplace()));
+    coll = buckets;
+    name = buckets->name;
+    if (series->suspended && !a.expire.missing() && !a.dry_run) {
+      MAYFLY_TRY(series->suspended, HasSuspendingPoint(ctx, buckets));
+    }
+  } else if (a.series) {
+    return Invalid("option only supported on a timeseries collection: timeseries");
+  }
+  NewSettings to{.seconds = {},
+                 .expiry = coll->expiry_options,
+                 .pre_images = coll->pre_images,
+                 .series = std::move(series)};
   if (a.pre_images) {
     MAYFLY_TRY(to.pre_images, ParsePreImages("collMod", req.db, *a.pre_images));
   }
@@ -519,7 +627,11 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
   MAYFLY_TRY(to.seconds, ReadClusteredSeconds(*coll, a.expire, ctx.op.now));
   if (!a.on_expire.missing()) {
     if (coll->capped()) return Invalid("onExpire is not supported on capped collections");
-    MAYFLY_TRY(ParseOnExpire(a.on_expire, catalog, req.db, a.name));
+    MAYFLY_TRY(ParseOnExpire(a.on_expire, catalog, req.db, a.name, false, coll->series.get()));
+  }
+  if (!a.expire_reads.missing()) {
+    MAYFLY_TRY(
+        ParseCollectionExpireReads(a.expire_reads, "collMod.expireReads", coll->clustered()));
   }
   MAYFLY_TRY(CheckCappedSize(*coll, a));
   // All of the command is looked at before the first part of it changes anything.
@@ -529,7 +641,8 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
   }
   RuleGuard guard(ctx);
   if (!a.expire.missing()) {
-    const TtlRule rule{TtlRule::Kind::kClustered, coll, nullptr, to.seconds.value_or(0)};
+    const int64_t span = to.series ? to.series->max_span_seconds : 0;
+    const TtlRule rule{TtlRule::Kind::kClustered, coll, nullptr, to.seconds.value_or(0) + span};
     if (a.dry_run) {
       if (to.seconds) return DryRun(ctx, rule, reply);
       AppendDryRun(RuleCensus(), reply);  // "off": nothing expires
@@ -542,9 +655,9 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
       }
     }
   }
-  // One that asks for nothing is in the oplog all the same: change streams show it.
+  // A collMod without changes is in the oplog too: change streams show it.
   const bool bare = ctx.data.replica_set() != nullptr && !a.index && !a.dry_run;
-  if (!a.expire.missing() || a.ChangesOthers() || bare) {
+  if (!a.expire.missing() || a.ChangesOthers() || a.series || bare) {
     MAYFLY_TRY(ModifyCollection(ctx, *coll, a, to));
     MAYFLY_TRY(coll, open());
   }

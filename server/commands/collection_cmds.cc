@@ -7,8 +7,10 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_log.h"
 #include "server/dispatch/cursor_manager.h"
+#include "server/dispatch/dump_deadlines.h"
 #include "server/dispatch/server_context.h"
 #include "server/execution/aggregate.h"
+#include "server/execution/series_definition.h"
 #include "server/execution/ttl_preview.h"
 #include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
@@ -39,13 +41,22 @@ Result<void> RunDrop(CommandContext& ctx, const CommandRequest& req, BsonBuilder
   if (name == kProfileCollection && ctx.server.profiler().Get(req.db).level > 0)
     return Error{ErrorCode::kIllegalOperation,
                  "turn off profiling before dropping system.profile collection"};
-  const int indexes = coll->ShownIndexes();
+  if (coll->is_buckets())
+    return Error{ErrorCode::kIllegalOperation,
+                 "'" + coll->ns + "' holds the buckets of a time-series collection: drop that one"};
+  const CollectionInfoPtr buckets = coll->is_series() ? BucketsOf(catalog, *coll) : nullptr;
+  const int indexes = buckets ? static_cast<int>(buckets->indexes.size()) : coll->ShownIndexes();
   Result<void> dropped = catalog.Drop(ctx.op, req.db, name);
   if (!dropped && dropped.error().code != ErrorCode::kNamespaceNotFound) return dropped;
   CloseCursors(ctx.data, req.db, name);
   QueryState::Of(ctx.data.storage()).filters.Clear(coll->uuid, nullptr);
   MAYFLY_TRY(ctx.expiry.ttl_controls().ForgetCollection(ctx.op, coll->uuid));
-  if (!coll->is_view()) reply.Append("nIndexesWas", indexes);
+  if (buckets) {
+    CloseCursors(ctx.data, req.db, buckets->name);
+    QueryState::Of(ctx.data.storage()).filters.Clear(buckets->uuid, nullptr);
+    MAYFLY_TRY(ctx.expiry.ttl_controls().ForgetCollection(ctx.op, buckets->uuid));
+  }
+  if (!coll->is_view() || coll->is_series()) reply.Append("nIndexesWas", indexes);
   reply.Append("ns", coll->ns);
   return Ok();
 }
@@ -130,15 +141,22 @@ Result<void> RunRename(CommandContext& ctx, const CommandRequest& req, BsonBuild
   return Ok();
 }
 
-BsonDocument DescribeCollection(const CollectionInfo& c, bool name_only) {
+BsonDocument DescribeCollection(Catalog& catalog, const CollectionInfo& c, bool name_only) {
   return BuildBson([&](BsonBuilder& b) {
     b.Append("name", c.name).Append("type", c.traits().type);
     if (name_only) return;
     {
       BsonBuilder o = b.OpenDocument("options");
-      if (c.is_view()) o.Append("viewOn", c.view_on).AppendArray("pipeline", c.view_pipeline);
-      o.AppendAll(c.options);
-      if (c.clustered()) {
+      if (c.is_view() && !c.is_series())
+        o.Append("viewOn", c.view_on).AppendArray("pipeline", c.view_pipeline);
+      if (!c.is_buckets()) o.AppendAll(c.options);
+      if (c.is_series()) {
+        if (const CollectionInfoPtr buckets = BucketsOf(catalog, c))
+          AppendSeriesOptions(*buckets, o);
+      } else if (c.is_buckets()) {
+        o.Append("clusteredIndex", true);
+        AppendSeriesOptions(c, o);
+      } else if (c.clustered()) {
         {
           BsonBuilder k = o.OpenDocument("clusteredIndex");
           k.Append("v", 2);
@@ -149,7 +167,7 @@ BsonDocument DescribeCollection(const CollectionInfo& c, bool name_only) {
       }
     }
     BsonBuilder info = b.OpenDocument("info");
-    info.Append("readOnly", c.is_view());
+    info.Append("readOnly", c.is_view() && !c.is_series());
     if (!c.is_view())
       info.AppendBinary("uuid", 4,
                         std::string_view(reinterpret_cast<const char*>(c.uuid.data()), 16));
@@ -163,8 +181,8 @@ BsonDocument DescribeCollection(const CollectionInfo& c, bool name_only) {
   });
 }
 
-/// Which collections whoever asks may see, if not all: `names` asks for those with which something
-/// is allowed.
+/// The collections that the user may see, if not all: `names` requests those with any
+/// privilege.
 std::function<bool(const CollectionInfo&)> CollectionsShownTo(const CommandContext& ctx,
                                                               std::string_view db, bool names) {
   if (ctx.access == nullptr) return nullptr;
@@ -173,6 +191,27 @@ std::function<bool(const CollectionInfo&)> CollectionsShownTo(const CommandConte
   return [&privileges, names](const CollectionInfo& c) {
     return names && !privileges.On(c.db, c.name).empty();
   };
+}
+
+/// The same with `expiry.databaseMaxTTL`: the limit of the database, which a dump has no other
+/// place for. `create` sets it again.
+BsonDocument WithDatabaseLimit(BsonView whole, int64_t limit) {
+  return BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : whole) {
+      if (e.name != "options" || !e.value.IsDocument()) {
+        b.Append(e);
+        continue;
+      }
+      BsonBuilder options = b.OpenDocument(e.name);
+      BsonView expiry;
+      for (const BsonElement& o : e.value.Document())
+        if (o.name == "expiry" && o.value.IsDocument())
+          expiry = o.value.Document();
+        else
+          options.Append(o);
+      options.OpenDocument("expiry").AppendAll(expiry).Append("databaseMaxTTL", limit);
+    }
+  });
 }
 
 Result<void> RunListCollections(CommandContext& ctx, const CommandRequest& req,
@@ -199,15 +238,22 @@ Result<void> RunListCollections(CommandContext& ctx, const CommandRequest& req,
   eval.op = &ctx.op;
   const auto shown = CollectionsShownTo(ctx, req.db, name_only && authorized);
   std::vector<BsonDocument> docs;
+  const int64_t limit = name_only || DeadlineFieldOf(ctx).empty()
+                            ? 0
+                            : ctx.data.storage().catalog().DatabaseMaxTtl(req.db);
   for (const CollectionInfoPtr& c : ctx.data.storage().catalog().List(req.db)) {
     if (shown && !shown(*c)) continue;
-    // Who may see names alone must not learn more by a filter.
-    BsonDocument whole = DescribeCollection(*c, shown != nullptr);
+    // A user who may see only names must not learn more by a filter.
+    Catalog& catalog = ctx.data.storage().catalog();
+    BsonDocument whole = DescribeCollection(catalog, *c, shown != nullptr);
     if (match) {
       MAYFLY_TRY(bool matches, match->Matches(whole, &eval));
       if (!matches) continue;
     }
-    docs.push_back(name_only ? DescribeCollection(*c, true) : std::move(whole));
+    // Only of those that can be made with `expiry`.
+    if (limit != 0 && shown == nullptr && !c->is_view() && !c->is_buckets() && !c->capped())
+      whole = WithDatabaseLimit(whole, limit);
+    docs.push_back(name_only ? DescribeCollection(catalog, *c, true) : std::move(whole));
   }
   auto client = MakeClientCursor(ctx, req, std::string(req.db) + ".$cmd.listCollections");
   client->cursor = std::make_unique<ListCursor>(std::move(docs));
@@ -244,7 +290,7 @@ Result<void> RunListDatabases(CommandContext& ctx, const CommandRequest& req, Bs
   bool name_only = in.LooseBoolOr("nameOnly", false);
   const std::optional<bool> authorized = in.OptBool("authorizedDatabases");
   MAYFLY_TRY(in.Finish());
-  // All, for who may list them and does not ask for his own alone.
+  // All, for users who may list them and do not request only their own.
   const bool own_only =
       ctx.access != nullptr && (authorized.value_or(false) ||
                                 !ctx.access->privileges.AllowsOnCluster({Action::listDatabases}));

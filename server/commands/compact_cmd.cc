@@ -5,6 +5,7 @@
 #include "storage/keys/key_format.h"
 #include "storage/storage.h"
 #include "ttl/remove_due.h"
+#include "ttl/ttl_controls.h"
 
 namespace mayfly {
 
@@ -26,14 +27,16 @@ Result<void> Compact(CommandContext& ctx, const CommandRequest& req, BsonBuilder
     return static_cast<int64_t>(n);
   };
   const int64_t before = bytes();
-  // What can come back is what the files hold beyond the documents themselves.
+  // The space that can be freed is the files' size beyond the documents themselves.
   const int64_t estimate = std::max<int64_t>(0, before - coll->counters->bytes.load());
   if (dry_run) {
     reply.Append("estimatedBytesFreed", estimate);
     return Ok();
   }
-  // What is due goes first, so that its space comes back too.
-  MAYFLY_TRY(RemoveDue(storage, ctx.op, coll));
+  // Due documents are removed first, so that their space is freed too.
+  if (!RemovalHeld(storage.expiry_policy())) {
+    MAYFLY_TRY(RemoveDue(storage, ctx.op, coll));
+  }
   if (target_mb && estimate < *target_mb << 20) {
     reply.Append("bytesFreed", int64_t{0});
     return Ok();

@@ -8,8 +8,7 @@ namespace mayfly {
 namespace {
 
 Result<void> WhatsMyUri(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   reply.Append("you", ctx.connection ? ctx.connection->remote() : std::string());
   return Ok();
 }
@@ -21,7 +20,8 @@ Result<void> ConnectionStatus(CommandContext& ctx, const CommandRequest& req, Bs
   MAYFLY_TRY(in.Finish());
   UserAccessPtr access;
   if (ctx.connection != nullptr && ctx.connection->login.access != nullptr) {
-    MAYFLY_TRY(access, ctx.server.access().users().Again(*ctx.connection->login.access));
+    MAYFLY_TRY(ctx.connection->RefreshLogin(ctx));
+    access = ctx.connection->login.access;
   }
   BsonBuilder info = reply.OpenDocument("authInfo");
   {

@@ -1,13 +1,17 @@
 #include "protocol/extended_json.h"
+#include "query/update/expire.h"
 #include "server/dispatch/arg_reader.h"
+#include "server/dispatch/audit_events.h"
 #include "server/dispatch/expiry_services.h"
 #include "server/execution/aggregate.h"
 #include "server/execution/collection_options.h"
 #include "server/execution/index_spec.h"
+#include "server/execution/series_definition.h"
 #include "server/execution/transactions.h"
 #include "server/execution/ttl_preview.h"
 #include "server/execution/view_definition.h"
 #include "server/privileges/privileges.h"
+#include "storage/catalog/expire_reads.h"
 #include "storage/catalog/namespace.h"
 #include "storage/schema/transaction_schema.h"
 #include "storage/storage.h"
@@ -24,11 +28,27 @@ struct CreateArgs {
   bool capped = false, dry_run = false;
   std::optional<int64_t> size, max;
   std::optional<BsonView> validator, pipeline, expiry, pre_images, storage_engine, index_defaults,
-      id_index;
+      id_index, series;
   std::optional<std::string_view> level, action, view_on;
   std::optional<bool> auto_index;
-  BsonValue clustered, expire, on_expire;
+  BsonValue clustered, expire, expire_reads, on_expire;
+  int64_t database_max_ttl = 0;  ///< `expiry.databaseMaxTTL`; 0: not given
 };
+
+/// Takes `databaseMaxTTL` out of `expiry`, where a dump has the limit of the database
+/// (RunListCollections shows it to tools that dump). `*rest` has what is left.
+Result<void> TakeDatabaseLimit(CreateArgs& a, BsonDocument* rest) {
+  if (!a.expiry || !a.expiry->Has("databaseMaxTTL")) return Ok();
+  MAYFLY_TRY(a.database_max_ttl, ParseWholeSeconds((*a.expiry)["databaseMaxTTL"], INT32_MAX,
+                                                   "create.expiry.databaseMaxTTL"));
+  *rest = BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : *a.expiry)
+      if (e.name != "databaseMaxTTL") b.Append(e);
+  });
+  a.expiry = rest->view();
+  if (rest->view().empty()) a.expiry.reset();
+  return Ok();
+}
 
 Result<CreateArgs> ReadArgs(ArgReader& in) {
   CreateArgs a;
@@ -44,10 +64,11 @@ Result<CreateArgs> ReadArgs(ArgReader& in) {
   a.pipeline = in.OptArray("pipeline");
   a.clustered = in.Any("clusteredIndex");
   a.expire = in.Any("expireAfterSeconds");
+  a.expire_reads = in.Any(kExpireReadsOption);
   a.expiry = in.OptDocument("expiry");
   a.on_expire = in.Any("onExpire");
   in.SimpleCollation();
-  in.NotSupported("timeseries");
+  a.series = in.OptDocument("timeseries");
   in.NotSupported("encryptedFields");
   a.pre_images = in.OptDocument("changeStreamPreAndPostImages");
   a.storage_engine = in.OptDocument("storageEngine");
@@ -60,7 +81,7 @@ Result<CreateArgs> ReadArgs(ArgReader& in) {
   return a;
 }
 
-/// Options that MongoDB has and that may only say what is so anyway.
+/// Options of MongoDB that are accepted only with the value that applies anyway.
 Result<void> CheckFixedOptions(const CreateArgs& a) {
   if (a.storage_engine && !a.storage_engine->empty())
     return Invalid("storageEngine options are not known to this server's storage engine");
@@ -89,10 +110,10 @@ Result<void> SetView(Catalog& catalog, const CreateArgs& a, CollectionInfo& c) {
     return Ok();
   }
   if (a.capped || a.size || a.max || a.validator || !a.clustered.missing() || !a.expire.missing() ||
-      !a.on_expire.missing() || a.expiry || a.id_index)
+      !a.expire_reads.missing() || !a.on_expire.missing() || a.expiry || a.id_index)
     return Invalid(
-        "Cannot set capped, size, max, validator, clusteredIndex, expireAfterSeconds, expiry, "
-        "onExpire or idIndex on a view");
+        "Cannot set capped, size, max, validator, clusteredIndex, expireAfterSeconds, expireReads, "
+        "expiry, onExpire or idIndex on a view");
   if (a.pre_images) return Invalid("option not supported on a view: changeStreamPreAndPostImages");
   if (a.view_on->empty()) return Error{ErrorCode::kBadValue, "'viewOn' cannot be empty"};
   MAYFLY_TRY(ValidateNamespace(c.db, *a.view_on));
@@ -100,6 +121,33 @@ Result<void> SetView(Catalog& catalog, const CreateArgs& a, CollectionInfo& c) {
   c.view_on = *a.view_on;
   c.view_pipeline = BsonDocument(a.pipeline ? *a.pipeline : BsonView());
   return CheckViewDefinition(catalog, c.db, c.name, c.view_on, c.view_pipeline);
+}
+
+/// `timeseries`. Sets what `expireAfterSeconds` says too.
+Result<void> SetSeries(const CreateArgs& a, Instant now, CollectionInfo& c) {
+  if (!a.series) return Ok();
+  for (const auto& [name, given] :
+       {std::pair{"capped", a.capped}, std::pair{"size", a.size.has_value()},
+        std::pair{"max", a.max.has_value()}, std::pair{"validator", a.validator.has_value()},
+        std::pair{"validationLevel", a.level.has_value()},
+        std::pair{"validationAction", a.action.has_value()},
+        std::pair{"viewOn", a.view_on.has_value()}, std::pair{"pipeline", a.pipeline.has_value()},
+        std::pair{"expiry", a.expiry.has_value()}, std::pair{"idIndex", a.id_index.has_value()},
+        std::pair{"changeStreamPreAndPostImages", a.pre_images.has_value()}})
+    if (given) return Invalid(std::string("'") + name + "' is not allowed with 'timeseries'");
+  // MongoDB's own listCollections shows it as true, for the buckets.
+  if (!a.clustered.missing() && !(a.clustered.Is(BsonType::kBool) && a.clustered.Bool()))
+    return Invalid("'clusteredIndex' is not allowed with 'timeseries': buckets are clustered");
+  if (c.name.starts_with("system."))
+    return Error{ErrorCode::kInvalidNamespace,
+                 "a time-series collection cannot have the name " + c.name};
+  MAYFLY_TRY(SeriesOptions series, ParseSeriesOptions(*a.series));
+  if (!a.expire.missing()) {
+    MAYFLY_TRY(c.expire_after_seconds, ParseCollectionExpiry("time-series", a.expire, now));
+  }
+  c.kind = CollectionKind::kTimeSeries;
+  c.series = std::make_shared<const SeriesOptions>(std::move(series));
+  return Ok();
 }
 
 Result<void> SetCapped(const CreateArgs& a, CollectionInfo& c) {
@@ -156,27 +204,32 @@ Result<void> SetExpiry(const CreateArgs& a, Catalog& catalog, Instant now, Colle
     if (c.capped()) return Invalid("the 'expiry' option is not supported with 'capped'");
     MAYFLY_TRY(ParseExpiryOptions(*a.expiry, false, &c.expiry_options));
   }
-  if (!a.expire.missing()) {
+  if (!a.expire.missing() && !c.is_series()) {
     if (!c.clustered())
       return Invalid(
           "'expireAfterSeconds' is only supported on clustered collections: make a TTL index on a "
           "date field, or give clusteredIndex");
-    MAYFLY_TRY(int64_t seconds, ParseClusteredExpiry(a.expire, now));
+    MAYFLY_TRY(int64_t seconds, ParseCollectionExpiry("clustered", a.expire, now));
     c.expire_after_seconds = seconds;
+  }
+  if (!a.expire_reads.missing()) {
+    MAYFLY_TRY(ParseCollectionExpireReads(a.expire_reads, "create.expireReads",
+                                          c.clustered() || c.is_series()));
   }
   if (!a.on_expire.missing()) {
     if (c.capped()) return Invalid("onExpire is not supported on capped collections");
     MAYFLY_TRY(std::optional<ArchiveTarget> archive,
-               ParseOnExpire(a.on_expire, catalog, c.db, c.name, true));
+               ParseOnExpire(a.on_expire, catalog, c.db, c.name, true, c.series.get()));
     *archives = archive.has_value();
   }
   return Ok();
 }
 
-/// What listCollections shows as options, as far as they are not kept elsewhere.
+/// The options for listCollections that are not kept elsewhere.
 BsonDocument DescribeOptions(const CreateArgs& a, bool archives, const CollectionInfo& c) {
   return BuildBson([&](BsonBuilder& b) {
     if (archives) b.Append("onExpire", a.on_expire);
+    if (!a.expire_reads.missing()) b.Append(kExpireReadsOption, a.expire_reads);
     if (c.capped()) {
       // As an int where it fits: drivers compare what listCollections shows byte by byte.
       auto number = [&](std::string_view name, int64_t n) {
@@ -203,10 +256,38 @@ BsonDocument DescribeOptions(const CreateArgs& a, bool archives, const Collectio
   });
 }
 
+/// Whether both are no time series, or have the same options.
+bool SameSeries(Catalog& catalog, const CollectionInfo& old, const CollectionInfo& wanted) {
+  if (old.is_series() != wanted.is_series()) return false;
+  if (!old.is_series()) return true;
+  const CollectionInfoPtr buckets = BucketsOf(catalog, old);
+  if (!buckets) return false;
+  SeriesOptions now = *buckets->series;
+  now.suspended = false;
+  return now == *wanted.series && buckets->expire_after_seconds == wanted.expire_after_seconds &&
+         buckets->options.bytes() == wanted.options.bytes();
+}
+
 bool SameDefinition(const CollectionInfo& a, const CollectionInfo& b) {
-  return a.is_view() == b.is_view() && a.options.bytes() == b.options.bytes() &&
-         a.clustered() == b.clustered() && a.expire_after_seconds == b.expire_after_seconds &&
-         a.view_on == b.view_on && a.view_pipeline.bytes() == b.view_pipeline.bytes();
+  return a.is_view() == b.is_view() && (a.is_series() || a.options.bytes() == b.options.bytes()) &&
+         a.clustered() == b.clustered() &&
+         (a.is_series() || a.expire_after_seconds == b.expire_after_seconds) &&
+         (a.is_series() || a.view_on == b.view_on) &&
+         a.view_pipeline.bytes() == b.view_pipeline.bytes();
+}
+
+/// Sets the database's limit unless it has one: restoring a dump into a database in use does not
+/// change its limit.
+Result<void> RestoreDatabaseLimit(CommandContext& ctx, std::string_view db, int64_t seconds) {
+  Catalog& catalog = ctx.data.storage().catalog();
+  if (seconds == 0 || catalog.DatabaseMaxTtl(db) != 0) return Ok();
+  MAYFLY_TRY(catalog.SetDatabaseMaxTtl(ctx.op, db, seconds));
+  Audit(ctx, "setDatabaseExpiry", [&](BsonBuilder& p) {
+    p.Append("db", db);
+    p.OpenDocument("old").Append("maxTTL", int64_t{0});
+    p.OpenDocument("new").Append("maxTTL", seconds);
+  });
+  return Ok();
 }
 
 }  // namespace
@@ -214,7 +295,9 @@ bool SameDefinition(const CollectionInfo& a, const CollectionInfo& b) {
 Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply,
                               std::optional<Uuid> uuid) {
   ArgReader in(req);
-  MAYFLY_TRY(const CreateArgs a, ReadArgs(in));
+  MAYFLY_TRY(CreateArgs a, ReadArgs(in));
+  BsonDocument expiry;
+  MAYFLY_TRY(TakeDatabaseLimit(a, &expiry));
   Catalog& catalog = ctx.data.storage().catalog();
   CollectionInfo c;
   if (uuid) c.uuid = *uuid;
@@ -227,7 +310,10 @@ Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, Bs
   MAYFLY_TRY(CheckFixedOptions(a));
   MAYFLY_TRY(SetView(catalog, a, c));
   MAYFLY_TRY(SetCapped(a, c));
-  MAYFLY_TRY(SetClustered(in, a.clustered, c));
+  MAYFLY_TRY(SetSeries(a, ctx.op.now, c));
+  if (!a.series) {
+    MAYFLY_TRY(SetClustered(in, a.clustered, c));
+  }
   bool archives = false;
   MAYFLY_TRY(SetExpiry(a, catalog, ctx.op.now, c, &archives));
   c.options = DescribeOptions(a, archives, c);
@@ -243,21 +329,29 @@ Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, Bs
       ctx.op.view != nullptr ? TransactionsOf(ctx.data)->Running(ctx) : nullptr;
   if (transaction != nullptr && (c.is_view() || c.name.starts_with("system.")))
     return Error{ErrorCode::kOperationNotSupportedInTransaction,
-                 std::string("Cannot create a ") + (c.is_view() ? "view" : "system collection") +
+                 std::string("Cannot create a ") +
+                     (c.is_series() ? "time-series collection"
+                      : c.is_view() ? "view"
+                                    : "system collection") +
                      " in a multi-document transaction."};
   if (transaction != nullptr) {
     MAYFLY_TRY(transaction->CheckDefines(req.name));
+    if (a.database_max_ttl != 0)
+      return Error{ErrorCode::kOperationNotSupportedInTransaction,
+                   "Cannot set expiry.databaseMaxTTL in a multi-document transaction."};
   }
   MAYFLY_TRY(CollectionInfoPtr old, FindCollection(catalog, ctx.op, req.db, c.name));
   if (old) {
-    // In a transaction whoever makes a collection is told that it is not new, whatever its options
-    // (PyMongo's own tests of transactions ask for that).
+    // In a transaction, creating an existing collection is an error, whatever its options
+    // (PyMongo's own tests of transactions expect that).
     if (transaction != nullptr && !old->is_view())
       return Error{ErrorCode::kNamespaceExists, "Collection already exists. NS: " + old->ns};
-    if (SameDefinition(*old, c) && !a.dry_run) return Ok();
+    if (SameDefinition(*old, c) && SameSeries(catalog, *old, c) && !a.dry_run)
+      return RestoreDatabaseLimit(ctx, req.db, a.database_max_ttl);
     return Error{ErrorCode::kNamespaceExists,
-                 old->is_view() ? "A view already exists. NS: " + old->ns
-                                : "Collection " + old->ns + " already exists with other options"};
+                 old->is_series() ? "A timeseries collection already exists. NS: " + old->ns
+                 : old->is_view() ? "A view already exists. NS: " + old->ns
+                                  : "Collection " + old->ns + " already exists with other options"};
   }
   if (a.dry_run) {
     if (!c.expire_after_seconds)
@@ -270,6 +364,7 @@ Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, Bs
   }
   if (transaction == nullptr) {
     MAYFLY_TRY(catalog.Create(ctx.op, std::move(c)));
+    MAYFLY_TRY(RestoreDatabaseLimit(ctx, req.db, a.database_max_ttl));
   } else {
     Result<CollectionInfoPtr> made =
         CreateInTransaction(ctx.data.storage(), transaction->unit(), ctx.op, std::move(c));

@@ -1,10 +1,12 @@
 #include "query/plan/plan_stage.h"
+#include "security/user_cache.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/cursor_manager.h"
 #include "server/dispatch/expiry_services.h"
 #include "server/execution/aggregate_stages.h"
 #include "server/execution/existing_collection.h"
 #include "server/execution/index_spec.h"
+#include "server/execution/series_definition.h"
 #include "server/execution/transactions.h"
 #include "server/execution/ttl_preview.h"
 #include "server/privileges/privileges.h"
@@ -18,6 +20,17 @@ namespace {
 
 /// The `_id` index of a capped collection is in its list; of others it is the record key.
 int IndexCount(const CollectionInfo& coll) { return coll.ShownIndexes(); }
+
+/// What createIndexes has done. `note`: instead of the one for no change; empty: none.
+void AppendIndexCounts(BsonBuilder& reply, int before, int after, bool created,
+                       std::string_view note) {
+  reply.Append("numIndexesBefore", before).Append("numIndexesAfter", after);
+  reply.Append("createdCollectionAutomatically", created);
+  if (!note.empty())
+    reply.Append("note", note);
+  else if (after == before)
+    reply.Append("note", "all indexes already exist");
+}
 
 /// dryRun: what the TTL indexes among `indexes` would remove. Nothing is made, not even the
 /// collection.
@@ -39,7 +52,10 @@ Result<void> DryRunIndexes(CommandContext& ctx, const CollectionInfoPtr& coll,
       AppendDryRun(RuleCensus(), out);
       return Ok();
     }
-    return DryRun(ctx, TtlRule{TtlRule::Kind::kTtlIndex, coll, i, *i->expire_after_seconds}, out);
+    return DryRun(ctx,
+                  TtlRule{TtlRule::Kind::kTtlIndex, coll, i,
+                          *i->expire_after_seconds + coll->RuleSpanSeconds()},
+                  out);
   };
   if (rules.size() == 1) return one(rules[0], reply);
   BsonArrayBuilder list = reply.OpenArray("indexes");
@@ -68,17 +84,41 @@ Result<void> CreateIndexesIn(CommandContext& ctx, Transaction& transaction, std:
   const int before = IndexCount(*coll);
   MAYFLY_TRY(coll, CreateIndexesInTransaction(storage, transaction.unit(), ctx.op, *coll,
                                               std::move(indexes)));
-  const int after = IndexCount(*coll);
-  reply.Append("numIndexesBefore", before).Append("numIndexesAfter", after);
-  reply.Append("createdCollectionAutomatically", created);
-  if (!note.empty())
-    reply.Append("note", note);
-  else if (after == before)
-    reply.Append("note", "all indexes already exist");
+  AppendIndexCounts(reply, before, IndexCount(*coll), created, note);
   return Ok();
 }
 
 constexpr size_t kMaxSpecs = 1000;
+
+/// One index as the client describes it; of a time series, as one on its buckets.
+Result<IndexInfo> ParseOneSpec(CommandContext& ctx, const CollectionInfo* series,
+                               const CollectionInfo* coll, BsonView spec, std::string* note,
+                               bool ignore_unknown) {
+  BsonDocument on_buckets;
+  if (series != nullptr) {
+    MAYFLY_TRY(on_buckets, BucketIndexSpec(*series->series, spec));
+    spec = on_buckets.view();
+  } else if (coll != nullptr && coll->is_buckets()) {
+    MAYFLY_TRY(CheckBucketIndexSpec(*coll->series, spec));
+  }
+  return ParseIndexSpec(ctx.expiry, coll, spec, note, ignore_unknown);
+}
+
+/// Names of collections that have no indexes of users, also where they do not exist.
+Result<void> CheckMayBeIndexed(const CommandContext& ctx, std::string_view db,
+                               std::string_view collection) {
+  MAYFLY_TRY(ValidateNewNamespace(db, collection));
+  if (db == "config" && collection == "transactions")
+    return Error{ErrorCode::kIllegalOperation,
+                 "not allowed to create index on config.transactions: it is the server's own"};
+  // The profiler makes it, with a size: one that an index brought about would grow without end.
+  if (collection == kProfileCollection &&
+      ctx.data.storage().catalog().Find(db, collection) == nullptr)
+    return Error{ErrorCode::kInvalidNamespace,
+                 "createIndexes does not make " + JoinNamespace(db, collection) +
+                     ": set a profiling level, or create it as a capped collection"};
+  return Ok();
+}
 
 Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
@@ -94,10 +134,7 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
   if (specs.size() > kMaxSpecs)
     return Error{ErrorCode::kCannotCreateIndex, "createIndexes takes no more than " +
                                                     std::to_string(kMaxSpecs) + " indexes at once"};
-  MAYFLY_TRY(ValidateNewNamespace(req.db, collection));
-  if (req.db == "config" && collection == "transactions")
-    return Error{ErrorCode::kIllegalOperation,
-                 "not allowed to create index on config.transactions: it is the server's own"};
+  MAYFLY_TRY(CheckMayBeIndexed(ctx, req.db, collection));
   ctx.EditReport([&](OperationReport& r) { r.ns = JoinNamespace(req.db, collection); });
   Catalog& catalog = ctx.data.storage().catalog();
   Transaction* const transaction =
@@ -106,7 +143,11 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
     MAYFLY_TRY(transaction->CheckDefines(req.name));
   }
   MAYFLY_TRY(CollectionInfoPtr coll, FindCollection(catalog, ctx.op, req.db, collection));
-  if (coll) {
+  // The indexes of a time series are indexes of its buckets.
+  const CollectionInfoPtr series = coll && coll->is_series() ? coll : nullptr;
+  if (series) {
+    MAYFLY_TRY(coll, ExistingCollection(ctx.data, req.db, collection));
+  } else if (coll) {
     MAYFLY_TRY(CheckUse(*coll, CollectionUse::kCreateIndexes));
   }
   std::vector<IndexInfo> indexes;
@@ -120,7 +161,7 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
                    "the definitions of these indexes take more than the " +
                        std::to_string(kMaxBsonUserSize) +
                        " bytes that they may: create fewer of them at once"};
-    MAYFLY_TRY(IndexInfo i, ParseIndexSpec(ctx.expiry, coll.get(), s, &note, ignore_unknown));
+    MAYFLY_TRY(IndexInfo i, ParseOneSpec(ctx, series.get(), coll.get(), s, &note, ignore_unknown));
     for (const IndexInfo& other : indexes)
       if (other.name == i.name && other.key.bytes() != i.key.bytes())
         return Error{
@@ -156,21 +197,16 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
   RuleGuard guard(ctx);
   MAYFLY_TRY(guard.Begin(*coll, new_rules));
   MAYFLY_TRY(catalog.CreateIndexes(ctx.op, *coll, std::move(indexes)));
-  CollectionInfoPtr now = catalog.Find(req.db, collection);
+  CollectionInfoPtr now = catalog.Find(req.db, series ? coll->name : std::string(collection));
   for (const std::string& name : new_rules) {
     IndexInfoPtr i = now ? now->FindIndex(name) : nullptr;
     if (!i || !i->expire_after_seconds) continue;
     if (guard.active()) {
-      MAYFLY_TRY(guard.Judge(TtlRule{TtlRule::Kind::kTtlIndex, now, i, *i->expire_after_seconds}));
+      MAYFLY_TRY(guard.Judge(TtlRule{TtlRule::Kind::kTtlIndex, now, i,
+                                     *i->expire_after_seconds + now->RuleSpanSeconds()}));
     }
   }
-  const int after = now ? IndexCount(*now) : before;
-  reply.Append("numIndexesBefore", before).Append("numIndexesAfter", after);
-  reply.Append("createdCollectionAutomatically", created);
-  if (!note.empty())
-    reply.Append("note", note);
-  else if (after == before)
-    reply.Append("note", "all indexes already exist");
+  AppendIndexCounts(reply, before, now ? IndexCount(*now) : before, created, note);
   guard.AppendTo(reply);
   return Ok();
 }
@@ -185,6 +221,12 @@ Result<void> RunListIndexes(CommandContext& ctx, const CommandRequest& req, Bson
     if (!c || c->db != req.db)
       return Error{ErrorCode::kNamespaceNotFound,
                    "Unable to resolve the UUID to a collection of this database"};
+    // Only now it is known which collection that is.
+    if (ctx.access != nullptr &&
+        !ctx.access->privileges.Allows(c->db, c->name, {Action::listIndexes}))
+      return Error{ErrorCode::kUnauthorized, "not authorized on " + c->db +
+                                                 " to list the indexes of the collection with "
+                                                 "this UUID"};
     by_uuid = c->name;
     collection = by_uuid;
   } else {
@@ -202,13 +244,18 @@ Result<void> RunListIndexes(CommandContext& ctx, const CommandRequest& req, Bson
   }
   MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.data, req.db, collection));
   std::vector<BsonDocument> docs;
+  const bool of_series = coll->is_buckets() && coll->name != collection;
   auto add = [&](const IndexInfo* i) {
-    docs.push_back(BuildBson([&](BsonBuilder& b) { AppendIndexSpec(*coll, i, b); }));
+    docs.push_back(BuildBson([&](BsonBuilder& b) {
+      if (!of_series) return AppendIndexSpec(*coll, i, b);
+      const IndexInfo shown = SeriesIndex(*coll->series, *i);
+      AppendIndexSpec(*coll, &shown, b);
+    }));
   };
-  if (!coll->capped()) add(nullptr);
+  if (!coll->capped() && !of_series) add(nullptr);
   for (const IndexInfoPtr& i : coll->indexes)
     if (i->state == IndexState::kReady || i->replaces == 0) add(i.get());
-  auto client = MakeClientCursor(ctx, req, coll->ns);
+  auto client = MakeClientCursor(ctx, req, of_series ? SeriesNamespace(*coll) : coll->ns);
   client->cursor = std::make_unique<ListCursor>(std::move(docs));
   return ReplyFirstBatch(ctx.data.cursors(), ctx.op, std::move(client), batch, reply);
 }
@@ -256,8 +303,12 @@ Result<void> RunDropIndexes(CommandContext& ctx, const CommandRequest& req, Bson
   } else if (which.IsDocument()) {
     if (IsIdIndexKey(which.Document()))
       return Error{ErrorCode::kInvalidOptions, "cannot drop _id index"};
+    BsonDocument key(which.Document());
+    if (coll->is_buckets() && coll->name != collection) {
+      MAYFLY_TRY(key, BucketIndexKey(*coll->series, which.Document()));
+    }
     for (const IndexInfoPtr& i : coll->indexes) {
-      if (!SameIndexKey(i->key, which.Document())) continue;
+      if (!SameIndexKey(i->key, key)) continue;
       if (!names.empty())
         return Error{ErrorCode::kAmbiguousIndexKeyPattern,
                      std::to_string(2) +
@@ -320,7 +371,7 @@ void RegisterIndexCommands(CommandRegistry& registry) {
                 .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1,
                 .help = "The indexes of a collection.",
                 .run = &RunListIndexes,
-                .privileges = &privileges::OnCollection<Action::listIndexes>});
+                .privileges = &privileges::ListIndexes});
   registry.Add({.name = "dropIndexes",
                 .aliases = {"deleteIndexes"},
                 .flags = kWrites | kWorker | kApiV1 | kTakesWriteConcern,

@@ -33,7 +33,8 @@ Result<void> CurrentOp(CommandContext& ctx, const CommandRequest& req, BsonBuild
     eval.now = ctx.op.now;
     eval.op = &ctx.op;
     BsonArrayBuilder ops = reply.OpenArray("inprog");
-    for (const BsonDocument& op : CollectOperations(ctx, options)) {
+    for (const BsonDocument& op :
+         CollectOperations(ctx.server, AskerOf(ctx.server, ctx.op), options)) {
       MAYFLY_TRY(ctx.op.CheckInterrupt());
       MAYFLY_TRY(bool wanted, match->Matches(op.view(), &eval));
       if (wanted && ops.size() + op.bytes().size() < static_cast<size_t>(kMaxBsonUserSize) - 4096)
@@ -61,7 +62,7 @@ Result<void> KillOp(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
     if (id > 0) ctx.server.operations().Kill(static_cast<uint64_t>(id));
     return Ok();
   }
-  // Without the action: one's own. Whether there is another one of this number is not told.
+  // Without the action: only one's own. The reply does not reveal others with this number.
   const int killed = ctx.server.operations().KillWhere(
       [&](const ClientSlot::View& v) {
         return id > 0 && v.op->id == static_cast<uint64_t>(id) && v.user != nullptr &&

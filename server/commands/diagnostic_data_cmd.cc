@@ -102,8 +102,8 @@ void AppendAnswer(CommandContext& ctx, std::string_view command, BsonBuilder& ou
   answer.Append("end", ctx.data.clock().Now());
 }
 
-/// What monitoring agents ask for in one go: the newest figures of the server, its set and the
-/// machine.
+/// For monitoring agents: the newest figures of the server, its set and the machine in one
+/// reply.
 Result<void> GetDiagnosticData(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   in.Any("getDiagnosticData");

@@ -9,7 +9,7 @@
 namespace mayfly {
 namespace {
 
-/// What touch, persist and ttlRecover come down to.
+/// The common form of touch, persist and ttlRecover.
 struct TouchArgs {
   std::string_view collection;
   UpdateStatement statement;

@@ -1,3 +1,6 @@
+#include "query/expression/parse_work.h"
+#include "query/pipeline/bucket_filter.h"
+#include "query/pipeline/bucket_test.h"
 #include "query/update/update.h"
 #include "server/commands/aggregate_args.h"
 #include "server/commands/find_and_modify.h"
@@ -7,13 +10,15 @@
 #include "server/dispatch/server_context.h"
 #include "server/execution/aggregate.h"
 #include "server/execution/find_args.h"
+#include "server/execution/series_definition.h"
 #include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
+#include "timeseries/bucket_control.h"
 
 namespace mayfly {
 namespace {
 
-/// What the explainers of the single commands work with.
+/// The common input of the explainers of single commands.
 struct Explained {
   CommandContext& ctx;
   const CommandRequest& command;  ///< the one to explain
@@ -30,9 +35,117 @@ struct ExplainedWrite {
   BsonView filter, sort;
   BsonValue hint;
   BsonView let;
-  bool multi = false, update = false, upsert = false;
+  bool multi = false, update = false, upsert = false, find_and_modify = false;
   std::string_view stage;  ///< a literal
 };
+
+/// What a delete or an update of a time series would meet.
+struct PointsChanged {
+  int64_t examined = 0, unpacked = 0,
+          points = 0;  ///< buckets, of those with points to test; points
+};
+
+/// Runs the search for buckets to its end and counts the points in them that the write is for.
+Result<PointsChanged> CountPoints(const Explained& e, const ExplainedWrite& w,
+                                  const CollectionInfo& buckets, PlanExecutor& found) {
+  const SeriesFields fields{buckets.series->time_field, buckets.series->meta_field};
+  VariableScope scope;
+  EvalContext eval;
+  eval.now = e.ctx.op.now;
+  eval.cluster_time = e.ctx.op.cluster_time;
+  eval.op = &e.ctx.op;
+  MAYFLY_TRY(EvaluateLet(w.let, e.ctx.op, &scope, &eval.variables));
+  ParseWork work(&e.ctx.op);
+  MAYFLY_TRY(const MatchPtr match, ParseMatch(w.filter, {.scope = &scope, .allow_where = true}));
+  eval.variables.resize(static_cast<size_t>(scope.slots()));
+  PointsChanged n;
+  for (;;) {
+    MAYFLY_TRY(const PlanExecutor::State state, found.Next());
+    if (state != PlanExecutor::State::kAdvanced) return n;
+    ++n.examined;
+    const BsonView bucket = found.input_doc();
+    MAYFLY_TRY(const BucketFacts facts, FactsOfBucketDocument(bucket, fields));
+    // An update is for the meta value, of which a bucket has one.
+    const BucketVerdict verdict =
+        w.update ? BucketVerdict::kAll : TestBucket(*match, bucket, fields);
+    if (verdict == BucketVerdict::kNone) continue;
+    if (verdict == BucketVerdict::kAll && (w.update || w.multi)) {
+      n.points += static_cast<int64_t>(facts.count);
+      continue;
+    }
+    ++n.unpacked;
+    BucketPoints points;
+    MAYFLY_TRY(points.Open(bucket, fields));
+    for (std::string point;; point.clear()) {
+      MAYFLY_TRY(e.ctx.op.CheckInterrupt());
+      MAYFLY_TRY(const bool more, points.Next(point));
+      if (!more) break;
+      eval.root = BsonView(point.data());
+      MAYFLY_TRY(const bool matches, match->Matches(eval.root, &eval));
+      n.points += matches;
+      if (matches && !w.multi) return n;
+    }
+  }
+}
+
+/// The same of a time series: the search is for buckets.
+Result<void> ExplainSeriesWrite(const Explained& e, const ExplainedWrite& w,
+                                const CollectionInfo& series) {
+  const auto refused = [&](std::string_view what) {
+    return Error{ErrorCode::kInvalidOptions, "Cannot perform " + std::string(what) +
+                                                 " on a time-series collection: " + series.ns};
+  };
+  if (w.find_and_modify) return refused("a findAndModify");
+  if (w.upsert) return refused("an upsert");
+  if (w.update && !w.multi) return refused("a non-multi update");
+  QuerySpec spec;
+  spec.coll = BucketsOf(e.storage().catalog(), series);
+  if (!spec.coll) return Error{ErrorCode::kNamespaceNotFound, series.ns + " is being dropped"};
+  const SeriesOptions& options = *spec.coll->series;
+  BsonDocument filter, hint;
+  bool exact = w.update;
+  if (w.update) {
+    std::optional<BsonDocument> moved = BucketMetaFilter(options, w.filter);
+    if (!moved) return refused("an update by a field that is not the metaField");
+    filter = std::move(*moved);
+  } else if (std::optional<BucketFilter> moved =
+                 FilterOfBuckets(w.filter, {{options.time_field, options.meta_field},
+                                            options.max_span_seconds,
+                                            options.suspended})) {
+    filter = std::move(moved->filter);
+    exact = moved->exact;
+  }
+  spec.ns = spec.coll->ns;
+  spec.filter = filter;
+  spec.hint = w.hint;
+  if (w.hint.IsDocument() && !w.hint.Document().Has("$natural")) {
+    MAYFLY_TRY(hint, BucketIndexKey(options, w.hint.Document()));
+    spec.hint = hint.view().AsValue();
+  }
+  spec.let = w.let;
+  spec.explain = true;
+  MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor, MakeFindExecutor(e.storage(), e.ctx.op, spec));
+  PointsChanged n;
+  if (e.runs()) {
+    MAYFLY_TRY(n, CountPoints(e, w, *spec.coll, *executor));
+  }
+  e.ctx.op.n_returned = 0;
+  ExplainStage top;
+  top.stage = "TS_MODIFY";
+  top.plan_fields = [&](BsonBuilder& b) {
+    b.Append("opType", w.update  ? "updateMany"
+                       : w.multi ? "deleteMany"
+                                 : "deleteOne")
+        .Append("bucketFilter", filter)
+        .Append("residualFilter", exact ? BsonView() : w.filter);
+  };
+  top.stats_fields = [n, update = w.update](BsonBuilder& b) {
+    b.Append("nBucketsExamined", n.examined).Append("nBucketsUnpacked", n.unpacked);
+    b.Append("nMeasurementsMatched", n.points);
+    b.Append(update ? "nMeasurementsUpdated" : "nMeasurementsDeleted", n.points);
+  };
+  return executor->Explain(e.verbosity, {top}, e.reply);
+}
 
 /// The search of an update or delete under the stage that changes what it finds. Nothing is
 /// changed: the search runs, and says how many documents would be.
@@ -41,6 +154,7 @@ Result<void> ExplainWrite(const Explained& e, const ExplainedWrite& w) {
   std::string ns = JoinNamespace(e.command.db, w.collection);
   QuerySpec spec;
   spec.coll = e.storage().catalog().Find(e.command.db, w.collection);
+  if (spec.coll && spec.coll->is_series()) return ExplainSeriesWrite(e, w, *spec.coll);
   if (spec.coll) {
     MAYFLY_TRY(CheckUse(*spec.coll, CollectionUse::kExplain));
   }
@@ -84,6 +198,7 @@ Result<void> ExplainFind(const Explained& e) {
   if (coll && coll->is_view()) {
     MAYFLY_TRY(BsonDocument pipeline, a.ToPipeline());
     AggregateSpec spec;
+    spec.clients = &e.ctx.server;
     spec.db = e.command.db;
     spec.collection = a.collection;
     spec.pipeline = pipeline;
@@ -103,11 +218,11 @@ Result<void> ExplainFind(const Explained& e) {
 
 Result<void> ExplainAggregate(const Explained& e) {
   MAYFLY_TRY(AggregateArgs a, ParseAggregate(e.command, true));
-  a.spec.ctx = &e.ctx;
+  a.spec.clients = &e.ctx.server;
   return ExplainPipeline(e.ctx.expiry, e.ctx.op, a.spec, e.verbosity, e.reply);
 }
 
-/// Of count and distinct. `ns` must outlive the specification.
+/// For count and distinct. `ns` must outlive the specification.
 QuerySpec ExplainedQuery(const Explained& e, const std::string& ns, BsonView filter,
                          BsonValue hint) {
   QuerySpec spec;
@@ -123,6 +238,7 @@ QuerySpec ExplainedQuery(const Explained& e, const std::string& ns, BsonView fil
 Result<void> ExplainOnView(const Explained& e, std::string_view collection, BsonView pipeline,
                            BsonValue hint) {
   AggregateSpec spec;
+  spec.clients = &e.ctx.server;
   spec.db = e.command.db;
   spec.collection = collection;
   spec.pipeline = pipeline;
@@ -167,6 +283,7 @@ Result<void> ExplainStatement(const Explained& e) {
   std::vector<BsonView> statements = in.Documents(update ? "updates" : "deletes");
   in.BoolOr("ordered", true);
   in.LooseBoolOr("bypassDocumentValidation", false);
+  if (update) in.OptBool("bypassEmptyTsReplacement");  // nothing is stored
   BsonView let = in.DocumentOr("let");
   MAYFLY_TRY(in.Finish());
   if (statements.size() != 1)
@@ -208,6 +325,7 @@ Result<void> ExplainFindAndModify(const Explained& e) {
                           .let = a.let,
                           .update = !a.remove,
                           .upsert = a.upsert,
+                          .find_and_modify = true,
                           .stage = a.remove ? "DELETE" : "UPDATE"});
 }
 

@@ -30,8 +30,8 @@ Result<void> ConfigureFailPoint(CommandContext& ctx, const CommandRequest& req,
   return Ok();
 }
 
-/// Returns when a fail point has been entered so many times; maxTimeMS, which it must have, ends it
-/// with 50 before (https://github.com/mongodb/mongo/wiki/The-failCommand-fail-point).
+/// Returns when a fail point has been entered that many times; maxTimeMS, which it must have, ends
+/// it with 50 before (https://github.com/mongodb/mongo/wiki/The-failCommand-fail-point).
 Awaitable<Result<void>> WaitForFailPoint(CommandContext& ctx, const CommandRequest& req,
                                          BsonBuilder&) {
   constexpr int64_t kPollMicros = 2000;

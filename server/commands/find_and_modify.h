@@ -15,6 +15,7 @@ struct FindAndModifyArgs {
   std::optional<int64_t> statement_id;
   ExpirySetting expiry;
   bool remove = false, return_new = false, upsert = false, bypass_validation = false;
+  bool keep_empty_timestamps = false;  ///< bypassEmptyTsReplacement
 };
 /// Errors: those of ArgReader; FailedToParse 9 for combinations that make no sense.
 Result<FindAndModifyArgs> ParseFindAndModify(const CommandRequest& req, Instant now);

@@ -3,6 +3,7 @@
 #include "server/commands/find_and_modify.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/data_services.h"
+#include "server/dispatch/dump_deadlines.h"
 #include "server/execution/statement_runner.h"
 #include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
@@ -21,7 +22,7 @@ Result<FindAndModifyArgs> ParseFindAndModify(const CommandRequest& req, Instant 
   a.upsert = in.LooseBoolOr("upsert", false);
   a.fields = in.DocumentOr("fields");
   a.bypass_validation = in.LooseBoolOr("bypassDocumentValidation", false);
-  in.OptBool("bypassEmptyTsReplacement");
+  a.keep_empty_timestamps = in.BoolOr("bypassEmptyTsReplacement", false);
   in.SimpleCollation();
   if (auto filters = in.OptArray("arrayFilters"))
     for (const BsonElement& e : *filters) {
@@ -214,6 +215,7 @@ class FindAndModifyStatement final : public WriteStatements {
 
 Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandRequest& req,
                                          BsonBuilder& reply) {
+  MAYFLY_CO_TRY(RefuseDeadlineField(ctx, "findAndModify"));
   MAYFLY_CO_TRY(const FindAndModifyArgs a, ParseFindAndModify(req, ctx.op.now));
   ctx.EditReport([&](OperationReport& r) {
     r.op = "command";
@@ -223,6 +225,7 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
   co_await ctx.MoveToWorker();
   WriteCommand command(WriteServicesOf(ctx.data), ctx.op, req.db, a.collection);
   command.set_bypass_validation(a.bypass_validation);
+  command.set_keep_empty_timestamps(a.keep_empty_timestamps);
   FindAndModifyStatement statement(ctx, command, a, reply);
   StatementRunner runner(ctx);
   StatementIds ids;

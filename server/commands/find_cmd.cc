@@ -5,6 +5,7 @@
 #include "security/user_cache.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/cursor_manager.h"
+#include "server/dispatch/dump_deadlines.h"
 #include "server/dispatch/expiry_services.h"
 #include "server/dispatch/fail_points.h"
 #include "server/dispatch/replication_gate.h"
@@ -66,6 +67,7 @@ struct PreparedFind {
   FindArgs args;
   CollectionInfoPtr coll;  ///< null while it does not exist
   std::string absent_ns;   ///< then
+  std::string deadline_field;
   QuerySpec spec;
   std::string_view ns() const { return coll ? std::string_view(coll->ns) : absent_ns; }
 };
@@ -78,12 +80,18 @@ Result<void> PrepareFind(CommandContext& ctx, const CommandRequest& req, Prepare
              FindCollection(ctx.data.storage().catalog(), ctx.op, req.db, a.collection));
   if (!find->coll) find->absent_ns = JoinNamespace(req.db, a.collection);
   find->spec = a.ToSpec(find->coll, find->ns());
+  find->deadline_field = DeadlineFieldOf(ctx);
+  find->spec.deadline_field = find->deadline_field;
+  if (!find->deadline_field.empty()) [[unlikely]] {
+    MAYFLY_TRY(RefuseDeadlineFilter(a.filter, find->deadline_field));
+    MAYFLY_TRY(RefuseDeadlineFilter(a.sort, find->deadline_field));
+  }
   find->spec.memory_limit = static_cast<uint64_t>(
       ctx.data.settings().internal_query_max_blocking_sort_bytes.load(std::memory_order_relaxed));
   return Ok();
 }
 
-/// The shortest way there is: one look-up, straight into the reply.
+/// The shortest path: one look-up, straight into the reply.
 Result<void> AnswerPointRead(CommandContext& ctx, const PreparedFind& find, BsonValue id,
                              BsonBuilder& reply) {
   const FindArgs& a = find.args;
@@ -123,6 +131,7 @@ Result<void> AnswerFind(CommandContext& ctx, const CommandRequest& req, Prepared
   if (coll && coll->is_view()) {
     MAYFLY_TRY(BsonDocument pipeline, a.ToPipeline());
     AggregateSpec view;
+    view.clients = &ctx.server;
     view.db = req.db;
     view.collection = a.collection;
     view.pipeline = pipeline;
@@ -146,16 +155,16 @@ Result<void> AnswerFind(CommandContext& ctx, const CommandRequest& req, Prepared
   int64_t batch =
       a.batch_size.value_or(a.single_batch || a.limit > 0 ? INT64_MAX : kDefaultFirstBatch);
   if (a.single_batch && a.batch_size && a.limit > 0 && *a.batch_size > a.limit) batch = a.limit;
-  MAYFLY_TRY(ReplyFirstBatch(
-      ctx.data.cursors(), ctx.op, std::move(source), find.ns(), batch, a.single_batch,
-      [&] {
-        auto client = MakeClientCursor(ctx, req, find.ns());
-        client->no_timeout = a.no_cursor_timeout;
-        client->single_batch = a.single_batch;
-        client->plan_summary = std::move(plan_summary);
-        return client;
-      },
-      reply));
+  auto make_client = [&] {
+    auto client = MakeClientCursor(ctx, req, find.ns());
+    client->no_timeout = a.no_cursor_timeout;
+    client->single_batch = a.single_batch;
+    client->plan_summary = std::move(plan_summary);
+    return client;
+  };
+  // By reference: a copy of so much would be allocated.
+  MAYFLY_TRY(ReplyFirstBatch(ctx.data.cursors(), ctx.op, std::move(source), find.ns(), batch,
+                             a.single_batch, std::ref(make_client), reply));
   ctx.data.metrics().documents.returned.Add(ctx.op.n_returned);
   return Ok();
 }
@@ -177,13 +186,6 @@ bool IsPlainProjection(BsonView projection) {
   for (const BsonElement& e : projection)
     if (!e.value.IsNumber() && !e.value.Is(BsonType::kBool)) return false;
   return true;
-}
-
-/// Whether a look-up may have to ask the filters of holds, which may be any: only what is due is
-/// asked about.
-bool MayAskHolds(Storage& storage, const CollectionInfo& coll, Instant now) {
-  return storage.expiry_policy().HasHolds() &&
-         (coll.HasTtlRules() || coll.document_expiry->Earliest() <= now.millis);
 }
 
 /// Whether the look-up of one document may be done on an io thread.
@@ -210,7 +212,8 @@ std::optional<Result<void>> FindNow(CommandContext& ctx, const CommandRequest& r
   if ((find.coll && IsNeverShort(*find.coll)) || a.tailable || !a.let.empty()) return std::nullopt;
   const uint32_t shape =
       ReadShape("find", req.db, a.collection, {a.filter, a.sort, a.projection, a.min, a.max});
-  return counted(TryShortRead(ctx, shape, [&] { return AnswerFind(ctx, req, find, reply); }));
+  return counted(
+      TryShortRead(ctx, find.coll.get(), shape, [&] { return AnswerFind(ctx, req, find, reply); }));
 }
 
 Awaitable<Result<void>> RunFind(CommandContext& ctx, const CommandRequest& req,
@@ -222,10 +225,12 @@ Awaitable<Result<void>> RunFind(CommandContext& ctx, const CommandRequest& req,
   co_return AnswerFind(ctx, req, find, reply);
 }
 
-/// A waiting change stream is woken by every entry of the log, whosever it is. The first one is
-/// read at once; when that was nothing for it, it reads on no sooner than this after the last look.
+/// Every entry of the log wakes a waiting change stream. It reads the first one at once; if that
+/// does not concern it, it reads on no sooner than this after the last look.
 constexpr int64_t kStreamRestMicros = 5000;
-/// Nobody notifies this one: no collection and no ReplEvent has the id.
+/// A cursor that waits looks so often whether its user may still read.
+constexpr int64_t kLookMicros = 1'000'000;
+/// Nothing notifies this one: no collection and no ReplEvent has the id.
 constexpr uint32_t kNobody = 0xFFFF'FEFF;
 
 struct GetMoreArgs {
@@ -262,7 +267,7 @@ Error OfStream(Error e) {
   return e;
 }
 
-/// Users or roles have changed since the cursor was opened, or since this was asked last: whether
+/// Users or roles have changed since the cursor was opened, or since the last check: checks whether
 /// its user may still run the command that opened it.
 Result<void> CheckStillAllowed(CommandContext& ctx, ClientCursor& client) {
   const BsonView whole = client.whole_command.view();
@@ -280,15 +285,17 @@ Result<void> CheckStillAllowed(CommandContext& ctx, ClientCursor& client) {
 }
 
 /// The same for a getMore that has waited: its user may have been dropped meanwhile.
+bool UsersHaveChanged(const CommandContext& ctx) {
+  return ctx.access != nullptr && ctx.connection != nullptr &&
+         ctx.access->generation != ctx.server.access().users().generation();
+}
+
 Result<void> CheckAfterWait(CommandContext& ctx, ClientCursor& client) {
-  AccessControl& access = ctx.server.access();
-  if (ctx.access == nullptr || ctx.connection == nullptr ||
-      ctx.access->generation == access.users().generation()) [[likely]]
+  if (!UsersHaveChanged(ctx)) [[likely]]
     return Ok();
-  LoginState& login = ctx.connection->login;
-  MAYFLY_TRY(bool there, RefreshLogin(access, login, ctx.connection->login_origin()));
-  if (!there) return Error{ErrorCode::kUnauthorized, "Command getMore requires authentication"};
-  ctx.access = login.access.get();
+  MAYFLY_TRY(ctx.connection->RefreshLogin(ctx));
+  if (ctx.connection->login.access == nullptr)
+    return Error{ErrorCode::kUnauthorized, "Command getMore requires authentication"};
   return CheckStillAllowed(ctx, client);
 }
 
@@ -297,7 +304,7 @@ Result<void> CheckAfterWait(CommandContext& ctx, ClientCursor& client) {
 Result<std::unique_ptr<ClientCursor>> TakeCursor(CommandContext& ctx, const CommandRequest& req,
                                                  const GetMoreArgs& a) {
   CursorManager& cursors = ctx.data.cursors();
-  // Of a transaction: its cursors are those of a session of their own.
+  // The cursors of a transaction belong to a separate session.
   const bool in_transaction = ctx.op.view != nullptr && ctx.op.view->has_own_writes();
   const std::string session = ctx.session == nullptr ? std::string()
                               : in_transaction
@@ -429,12 +436,18 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
         clock.MonotonicMicros() < deadline) {
       client->cursor->Park();
       co_await ctx.MoveToIo();
-      Result<bool> woken = co_await watch->WaitFor(ctx, deadline);
+      Result<bool> woken = false;
+      for (bool waits = true; waits && !again;) {
+        const int64_t look = clock.MonotonicMicros() + kLookMicros;
+        woken = co_await watch->WaitFor(
+            ctx, ctx.access != nullptr ? std::min(deadline, look) : deadline);
+        waits = woken && !woken.value() && clock.MonotonicMicros() < deadline;
+        again = (woken && woken.value()) || UsersHaveChanged(ctx);
+      }
       if (!woken) {
         result = woken.error();
         break;
       }
-      again = woken.value();
     }
   }
   if (!result) {
@@ -497,6 +510,7 @@ Result<std::string> FirstOfPipeline(CommandContext& ctx, std::string_view db,
                                     std::string_view collection, BsonView pipeline,
                                     BsonValue hint) {
   AggregateSpec spec;
+  spec.clients = &ctx.server;
   spec.hint = hint;
   spec.db = db;
   spec.collection = collection;
@@ -600,7 +614,7 @@ std::optional<Result<void>> CountNow(CommandContext& ctx, const CommandRequest& 
              FindCollection(ctx.data.storage().catalog(), ctx.op, req.db, a.collection));
   if (coll && IsNeverShort(*coll)) return std::nullopt;
   const uint32_t shape = ReadShape("count", req.db, a.collection, {a.query});
-  return TryShortRead(ctx, shape, [&] { return RunCount(ctx, req, reply); });
+  return TryShortRead(ctx, coll.get(), shape, [&] { return RunCount(ctx, req, reply); });
 }
 
 std::optional<Result<void>> DistinctNow(CommandContext& ctx, const CommandRequest& req,
@@ -610,7 +624,7 @@ std::optional<Result<void>> DistinctNow(CommandContext& ctx, const CommandReques
              FindCollection(ctx.data.storage().catalog(), ctx.op, req.db, a.collection));
   if (coll && IsNeverShort(*coll)) return std::nullopt;
   const uint32_t shape = ReadShape("distinct", req.db, a.collection, {a.query});
-  return TryShortRead(ctx, shape, [&] { return RunDistinct(ctx, req, reply); });
+  return TryShortRead(ctx, coll.get(), shape, [&] { return RunDistinct(ctx, req, reply); });
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ Awaitable<Result<void>> Fsync(CommandContext& ctx, const CommandRequest& req, Bs
   ServerContext& server = ctx.server;
   if (lock) {
     server.fsync_locks.fetch_add(1);
-    // What writes already finishes first; what comes waits from here on.
+    // Running writes finish first; later ones wait from here on.
     const int64_t deadline = server.clock().MonotonicMicros() + MicrosOf(timeout);
     while (RunningWrites(server) > 0) {
       Result<void> slept = co_await ctx.SleepUntil(server.clock().MonotonicMicros() + 2'000);
@@ -63,8 +63,7 @@ Awaitable<Result<void>> Fsync(CommandContext& ctx, const CommandRequest& req, Bs
 }
 
 Result<void> FsyncUnlock(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   std::atomic<int>& locks = ctx.server.fsync_locks;
   int n = locks.load();
   do {

@@ -127,7 +127,7 @@ void AppendOpTime(BsonBuilder& out, std::string_view name, const OpTime& t) {
   o.AppendTimestamp("ts", t.ts).Append("t", t.term);
 }
 
-/// What a replica set's member says of the set (driver specification "Server Discovery And
+/// A member's description of its replica set (driver specification "Server Discovery And
 /// Monitoring").
 void AppendSet(ReplicaSet& set, const Topology& t, bool legacy_name, BsonBuilder& reply) {
   const std::string_view primary_field = legacy_name ? "ismaster" : "isWritablePrimary";
@@ -257,6 +257,12 @@ Awaitable<Result<void>> Hello(CommandContext& ctx, const CommandRequest& req, Bs
         }
       });
     }
+  }
+  // A stream of these replies is the only command of its connection for as long as it lives.
+  if (const UserAccess* access = ctx.connection->login.access.get();
+      access != nullptr && access->generation != ctx.server.access().users().generation()) {
+    co_await ctx.MoveToWorker();
+    MAYFLY_CO_TRY(ctx.connection->RefreshLogin(ctx));
   }
   AppendHello(ctx, args, req.name != "hello", reply);
   if (!args.sasl_mechs_user.empty()) {

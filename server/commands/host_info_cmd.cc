@@ -29,8 +29,7 @@ std::string OsReleaseField(const std::string& text, std::string_view key) {
 }
 
 Result<void> HostInfo(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   utsname u{};
   ::uname(&u);
   const std::string cpu = ReadSmallFile("/proc/cpuinfo");

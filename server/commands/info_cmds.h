@@ -4,7 +4,7 @@
 
 namespace mayfly {
 
-/// What /proc says of this process. Zero where it says nothing.
+/// Figures of this process from /proc. Zero if /proc has none.
 struct ProcessFacts {
   int64_t resident_bytes = 0, virtual_bytes = 0, peak_resident_kb = 0;
   int64_t page_faults = 0, page_reclaims = 0;

@@ -1,5 +1,6 @@
 #include "server/commands/write_statements.h"
 #include "server/dispatch/data_services.h"
+#include "server/dispatch/dump_deadlines.h"
 #include "server/execution/statement_runner.h"
 #include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
@@ -15,8 +16,8 @@ size_t TotalBytes(const std::vector<BsonView>& documents) {
   return bytes;
 }
 
-/// Where memory is short a large insert waits a while before it begins: for those under way to be
-/// done with theirs.
+/// When memory is short, a large insert waits a while before it begins, so that inserts in progress
+/// can release theirs.
 Awaitable<Result<void>> WaitForMemory(CommandContext& ctx) {
   constexpr int64_t kPollMicros = 5000;
   const int64_t patience = ctx.data.clock().MonotonicMicros() + MemoryPressure::kMaxMicros;
@@ -65,7 +66,7 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   ArgReader in(req);
   const WriteBatchFields batch = ReadWriteBatchFields(in);
   std::vector<BsonView> documents = in.Documents("documents");
-  in.OptBool("bypassEmptyTsReplacement");
+  const bool keep_empty_timestamps = in.BoolOr("bypassEmptyTsReplacement", false);
   BsonValue after = in.Any("expireAfterSeconds"), at = in.Any("expireAt");
   MAYFLY_CO_TRY(in.Finish());
   MAYFLY_CO_TRY(ExpirySetting expiry, ParseExpiryFields(after, at, false, ctx.op.now, "insert"));
@@ -77,7 +78,9 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   ctx.data.metrics().opcounters.insert.Add(static_cast<int64_t>(documents.size()));
   WriteCommand command(WriteServicesOf(ctx.data), ctx.op, req.db, batch.collection);
   command.set_bypass_validation(batch.bypass_validation);
+  command.set_keep_empty_timestamps(keep_empty_timestamps);
   command.set_expiry(expiry);
+  command.set_deadline_field(DeadlineFieldOf(ctx));
   if (TotalBytes(documents) > kLargeBytes) {
     MAYFLY_CO_TRY(co_await WaitForMemory(ctx));
   }
@@ -85,7 +88,7 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   StatementRunner runner(ctx);
   MAYFLY_CO_TRY(co_await runner.RunStatements(statements, batch.statement_ids));
   ctx.data.metrics().documents.inserted.Add(statements.inserted);
-  if (ctx.write_concern.unacknowledged) co_return Ok();  // w: 0 is told nothing, as by MongoDB
+  if (ctx.write_concern.unacknowledged) co_return Ok();  // w: 0 gets no result, as in MongoDB
   reply.Append("n", static_cast<int32_t>(statements.inserted + statements.replayed));
   if (command.expiry_clamped() > 0)
     reply.Append("expiryClamped", static_cast<int32_t>(command.expiry_clamped()));

@@ -9,8 +9,7 @@ namespace mayfly {
 namespace {
 
 Result<void> ListCommands(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   std::vector<const CommandRow*> rows;
   for (const CommandRow& r : ctx.server.commands().rows())
     if (!(r.flags & kHidden) &&

@@ -10,8 +10,7 @@ namespace mayfly {
 namespace {
 
 Result<void> GetLog(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   const BsonValue v = req.fields[0].value;
   if (!v.IsString())
     return Error{ErrorCode::kTypeMismatch, "Argument to getLog must be of type String; found " +
@@ -40,8 +39,7 @@ Result<void> GetLog(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
 
 /// {logRotate: 1}: all there are; "server" or "audit": that one (manual "logRotate").
 Result<void> LogRotate(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   const BsonValue v = req.fields[0].value;
   const std::string_view type = v.IsString() ? v.String() : "";
   if (v.IsString() && type != "server" && type != "audit")
@@ -65,8 +63,7 @@ Result<void> LogRotate(CommandContext& ctx, const CommandRequest& req, BsonBuild
 }
 
 Result<void> GetCmdLineOpts(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   {
     BsonArrayBuilder argv = reply.OpenArray("argv");
     for (const std::string& a : ctx.server.config().shown_argv) argv.Append(a);

@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::string_view kTempOf = "admin.";
 
-/// What mongorestore sends after it has put the users and roles of a dump into collections of its
-/// own (mongo-tools, `RestoreUsersOrRoles`).
+/// mongorestore sends this after it has put the users and roles of a dump into temporary
+/// collections (mongo-tools, `RestoreUsersOrRoles`).
 struct MergeArgs {
   std::string_view users, roles;  ///< collections of `admin`; empty: not given
   std::string_view db;            ///< only users and roles of this database; empty: of all
@@ -126,7 +126,7 @@ Result<void> DropOthers(CommandContext& ctx, UserChange& change, const MergeArgs
   return stored.ForEach(ctx.op, Of::kCollection, [&](BsonView d) -> Result<bool> {
     if (!a.Of(d)) return true;
     const auto document = Of::Parse(d);
-    if (!document) return true;  // it is nobody's, and usersInfo tells of it
+    if (!document) return true;  // it belongs to no user; usersInfo reports it
     const auto& name = document.value().name;
     MAYFLY_TRY(const auto stays, ReadAccessDocument(ctx.server.storage(), from, name.Id()));
     if (stays) return true;
@@ -159,8 +159,8 @@ Result<void> MergeAuthzCollections(CommandContext& ctx, const CommandRequest& re
   return change.Finish();
 }
 
-/// Whoever brings users and roles from elsewhere may grant anything: all that there is about users
-/// is needed, on all databases. The role `restore` has it.
+/// A client that imports users and roles can grant anything: it needs all actions on users, on all
+/// databases. The role `restore` has them.
 Result<void> MayMerge(const AuthorizationRequest& r) {
   constexpr ActionSet kNeeded{
       Action::changeCustomData, Action::changePassword, Action::createRole,

@@ -69,7 +69,7 @@ Result<void> SetParameter(CommandContext& ctx, const CommandRequest& req, BsonBu
       if (ctx.server.parameters().Find(f->name) == nullptr)
         return ctx.server.parameters().Set(f->name, f->value, false, nullptr);
   for (size_t i = 0; i < given.size(); ++i) {
-    // What decides about expiry is audited, and what decides about the logs.
+    // Parameters of expiry and of the logs are audited.
     const bool audited = given[i]->name.starts_with("ttl") ||
                          given[i]->name == "metadataPurgeIntervalSecs" ||
                          given[i]->name == "redactClientLogData";

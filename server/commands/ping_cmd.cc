@@ -5,8 +5,7 @@ namespace mayfly {
 
 namespace {
 Result<void> Ping(CommandContext&, const CommandRequest& req, BsonBuilder&) {
-  ArgReader in(req);
-  return in.Finish();
+  return NoArguments(req);
 }
 }  // namespace
 

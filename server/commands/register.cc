@@ -6,6 +6,7 @@ namespace mayfly {
 
 void RegisterAggregate(CommandRegistry&);
 void RegisterApplyOps(CommandRegistry&);
+void RegisterBackup(CommandRegistry&);
 void RegisterBuildInfo(CommandRegistry&);
 void RegisterBulkWrite(CommandRegistry&);
 void RegisterCappedCommands(CommandRegistry&);
@@ -14,6 +15,7 @@ void RegisterClusterParameters(CommandRegistry&);
 void RegisterCollMod(CommandRegistry&);
 void RegisterCollectionCommands(CommandRegistry&);
 void RegisterCompact(CommandRegistry&);
+void RegisterConnPoolStats(CommandRegistry&);
 void RegisterConnectionStatus(CommandRegistry&);
 void RegisterCreate(CommandRegistry&);
 void RegisterCurrentOp(CommandRegistry&);
@@ -65,9 +67,10 @@ void RegisterValidateMetadata(CommandRegistry&);
 void RegisterWhatsMyUri(CommandRegistry&);
 
 void RegisterAllCommands(CommandRegistry& registry) {
-  // Alphabetical, one a line.
+  // Alphabetical, one per line.
   RegisterAggregate(registry);
   RegisterApplyOps(registry);
+  RegisterBackup(registry);
   RegisterBuildInfo(registry);
   RegisterBulkWrite(registry);
   RegisterCappedCommands(registry);
@@ -76,6 +79,7 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterCollMod(registry);
   RegisterCollectionCommands(registry);
   RegisterCompact(registry);
+  RegisterConnPoolStats(registry);
   RegisterConnectionStatus(registry);
   RegisterCreate(registry);
   RegisterCurrentOp(registry);

@@ -44,8 +44,7 @@ Result<void> Initiate(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   if (ctx.data.replica_set() == nullptr)
     return NoReplication("This node was not started with replication enabled.");
   ReplicaSet& set = *ctx.data.replica_set();
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   const BsonValue v = req.fields[0].value;
   std::optional<BsonView> config;
   if (v.IsDocument() && !v.Document().empty())
@@ -163,8 +162,7 @@ Result<void> Freeze(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
 
 Result<void> Maintenance(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
   MAYFLY_TRY(ReplicaSet * set, InitiatedSet(ctx));
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   return set->SetMaintenance(req.fields[0].value.Truthy());
 }
 

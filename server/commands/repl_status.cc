@@ -40,7 +40,7 @@ Told ReadPayload(const std::string& payload) {
 
 namespace {
 
-/// What all parts of replSetGetStatus are made of: one look at everything.
+/// The common data of all parts of replSetGetStatus: one look at everything.
 struct StatusView {
   StatusView(ServerContext& server, ReplicaSet& set)
       : server(server),
@@ -75,7 +75,7 @@ void AppendSource(const StatusView& v, bool follows, BsonBuilder& out) {
 }
 
 void AppendMajorities(const StatusView& v, BsonBuilder& reply) {
-  // Who counts now: a new member does once it has everything, whatever the configuration grants it.
+  // Whether it votes now: a new member does once it has all data, whatever the configuration says.
   int voters = 0;
   for (const MemberStatus& m : v.status.members) voters += m.voter;
   if (voters == 0) voters = v.config().VotingMembers();

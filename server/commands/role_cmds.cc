@@ -127,8 +127,7 @@ Result<void> UpdateRole(CommandContext& ctx, const CommandRequest& req, BsonBuil
 }
 
 Result<void> DropRole(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   MAYFLY_TRY(RoleName name, ReadRoleName(req));
   MAYFLY_TRY(UserChange change, UserChange::Begin(ctx));
   MAYFLY_TRY(change.Role(name));
@@ -137,8 +136,7 @@ Result<void> DropRole(CommandContext& ctx, const CommandRequest& req, BsonBuilde
 }
 
 Result<void> DropAllRoles(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   MAYFLY_TRY(UserChange change, UserChange::Begin(ctx));
   std::vector<RoleName> roles;
   MAYFLY_TRY(ctx.server.access().stored().ForEach(

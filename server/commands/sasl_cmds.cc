@@ -6,9 +6,12 @@
 #include "protocol/database_name.h"
 #include "protocol/micros.h"
 #include "protocol/utf8.h"
+#include "security/login_backoff.h"
+#include "security/sasl.h"
 #include "security/tls.h"
 #include "server/access/login.h"
 #include "server/base/client_of.h"
+#include "server/base/login_lines.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_log.h"
 #include "server/dispatch/command.h"
@@ -58,7 +61,7 @@ void AppendStep(BsonBuilder& out, const LoginState& login, const SaslStep& step)
   out.AppendBinary("payload", 0, step.payload);
 }
 
-/// Who tried, for the log and the audit log; never what they sent.
+/// The client and user of an attempt, for the log and the audit log; never the payload.
 struct Attempt {
   UserName name;
   std::string mechanism;
@@ -70,20 +73,23 @@ Attempt AttemptOf(const LoginState& login) {
           std::string(ScramMechanismName(login.conversation->mechanism())), login.speculative};
 }
 
-/// The log's and the audit log's line about a login that has come to its end.
+/// Writes the lines about a finished login to the log and the audit log.
 void Tell(CommandContext& ctx, const Attempt& a, ErrorCode result, std::string_view why) {
   const bool good = result == ErrorCode::kOk;
-  ctx.data.log().Write(
-      LogSeverity::kInfo, LogComponent::kAccess, good ? 5286306 : 5286307,
-      good ? "Successfully authenticated" : "Failed to authenticate",
-      BuildBson([&](BsonBuilder& b) {
-        b.Append("client", ctx.connection->remote()).Append("isSpeculative", a.speculative);
-        b.Append("mechanism", a.mechanism);
-        b.Append("user", PrintableUtf8(a.name.user)).Append("db", PrintableUtf8(a.name.db));
-        b.Append("result", static_cast<int32_t>(result));
-        if (!good) b.Append("error", why);
-      }),
-      ctx.client->desc);
+  const BsonDocument attributes = BuildBson([&](BsonBuilder& b) {
+    b.Append("client", ctx.connection->remote()).Append("isSpeculative", a.speculative);
+    b.Append("mechanism", a.mechanism);
+    b.Append("user", PrintableUtf8(a.name.user)).Append("db", PrintableUtf8(a.name.db));
+    b.Append("result", static_cast<int32_t>(result));
+    if (!good) b.Append("error", why);
+  });
+  WriteLoginLine(ctx.data.log(), ctx.server.access().backoff().told(),
+                 ctx.data.clock().MonotonicMicros() / 1'000'000,
+                 {.good = good,
+                  .local = ctx.client->local_address,
+                  .remote = ctx.connection->remote(),
+                  .attributes = attributes,
+                  .context = ctx.client->desc});
   AuditLog* audit = ctx.server.audit();
   if (audit == nullptr) return;
   AuditActor who = AuditActor::Of(&ctx);
@@ -100,8 +106,8 @@ void Tell(CommandContext& ctx, const Attempt& a, ErrorCode result, std::string_v
     audit->WriteFailedLogin(who, param, result);
 }
 
-/// How long the first answer of a login takes is rounded up to these: what there is to read of a
-/// user (roles, above all) would tell by the time that there is one.
+/// The time of a login's first answer is rounded up to these: otherwise the time to read a user
+/// (above all the roles) would reveal that the user exists.
 constexpr int64_t kAnswerStepMicros = 1000;
 
 /// Waits until a whole number of steps after `began` (MonotonicMicros). Errors: SleepUntil's.
@@ -129,17 +135,22 @@ Awaitable<Result<void>> Fail(CommandContext& ctx, const Attempt& a, Error error,
   co_return std::move(error);
 }
 
-/// A login has failed before there was anything to prove. Clients that have not logged in could
-/// fill a disk with such, so only as many are told of as of commands that they were refused.
+/// A login has failed before any proof. Clients that have not logged in could fill a
+/// disk with such failures, so they share the limit of refused commands. The log has
+/// the reason; the client only learns that the login failed, as with a wrong
+/// password.
 Error Refuse(CommandContext& ctx, std::string_view user, std::string_view db,
-             std::string_view mechanism, Error error) {
+             std::string_view mechanism, const Error& reason) {
   constexpr size_t kShown = 1024;
+  const bool malformed = FindScramMechanism(mechanism) && reason.code == ErrorCode::kBadValue;
+  const Error error =
+      malformed ? Error{ErrorCode::kAuthenticationFailed, "Authentication failed."} : reason;
   AuditLog* audit = ctx.server.audit();
   if (audit != nullptr && audit->AdmitAnonymous())
     Tell(ctx,
          {{PrintableUtf8(user.substr(0, kShown)), std::string(db)},
-          PrintableUtf8(mechanism.substr(0, 64))},
-         error.code, error.message);
+          std::string(ShownMechanism(mechanism))},
+         error.code, reason.message);
   return error;
 }
 
@@ -166,6 +177,7 @@ Awaitable<Result<void>> SaslStart(CommandContext& ctx, const CommandRequest& req
   MAYFLY_CO_TRY(in.Finish());
   const int64_t began = ctx.data.clock().MonotonicMicros();
   co_await ctx.MoveToWorker();
+  MAYFLY_CO_TRY(ctx.connection->RefreshLogin(ctx));
   LoginState& login = ctx.connection->login;
   const LoginStart start = StartOf(a, req.db, /*speculative=*/false);
   ctx.connection->AbandonLogin();
@@ -208,6 +220,7 @@ Awaitable<Result<void>> SaslContinue(CommandContext& ctx, const CommandRequest& 
     }
   }
   co_await ctx.MoveToWorker();
+  MAYFLY_CO_TRY(ctx.connection->RefreshLogin(ctx));
   std::string why;
   Result<SaslStep> step =
       ContinueLogin(access, login, payload, ctx.connection->login_origin(), &why);
@@ -240,9 +253,8 @@ void ReadCertificate(ArgReader& in, CertificateArgs* a) {
 Result<UserName> UserOfCertificate(const CommandContext& ctx, const CertificateArgs& a,
                                    std::string_view db) {
   if (a.mechanism != kX509)
-    return Error{
-        ErrorCode::kBadValue,
-        "Unsupported mechanism: " + PrintableUtf8(std::string_view(a.mechanism).substr(0, 64))};
+    return Error{ErrorCode::kBadValue,
+                 "Unsupported mechanism: " + std::string(ShownMechanism(a.mechanism))};
   const AccessParameters& parameters = ctx.server.access().parameters();
   if (!parameters.x509)
     return Error{ErrorCode::kMechanismUnavailable,
@@ -263,8 +275,12 @@ Result<UserName> UserOfCertificate(const CommandContext& ctx, const CertificateA
   if (!a.user.empty() && a.user != subject)
     return Error{ErrorCode::kAuthenticationFailed,
                  "There is no x.509 client certificate matching the user."};
-  // Members of a set use no logins. Whoever has stolen a member's certificate does not become a
-  // user by it, whoever made one with that name.
+  // The handshake has looked at it, maybe long ago.
+  if (peer->expires <= ctx.data.clock().Now().millis / 1000)
+    return Error{ErrorCode::kAuthenticationFailed,
+                 "The certificate has expired since this connection began: connect with a new one"};
+  // Members of a set use no logins. A thief of a member's certificate does not become a user, even
+  // if someone created one with that name.
   if (parameters.members_are_no_users && ctx.server.tls().IsMember(*peer))
     return Error{ErrorCode::kAuthenticationFailed,
                  "The certificate is one of a member of the set, and no user's: "
@@ -277,6 +293,7 @@ Awaitable<Result<void>> ByCertificate(CommandContext& ctx, const UserName& name,
                                       BsonBuilder& reply) {
   AccessControl& access = ctx.server.access();
   const Attempt attempt{name, std::string(kX509), speculative};
+  MAYFLY_CO_TRY(ctx.connection->RefreshLogin(ctx));
   ctx.connection->AbandonLogin();
   std::string why;
   Result<void> done =
@@ -324,13 +341,16 @@ Result<void> Logout(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
   MAYFLY_TRY(in.Finish());
   if (ctx.connection == nullptr) return Ok();
   LoginState& login = ctx.connection->login;
-  // Of another database nobody is logged in.
+  // No user of another database is logged in.
   if (login.access != nullptr && login.access->user.name.db != req.db && req.db != "admin")
     return Ok();
   ctx.connection->AbandonLogin();
-  ctx.connection->AuditLogout("Explicit logout from " + std::string(req.db));
-  if (ctx.access != nullptr) ctx.access = &NobodysAccess();
-  ctx.connection->LoggedOut();
+  const bool was_known = login.access != nullptr;
+  ctx.connection->LogOut(std::string(kExplicitLogout) + std::string(req.db));
+  if (was_known) ctx.connection->CountAsUnknown();
+  if (ctx.access == nullptr) return Ok();
+  ctx.access = &NobodysAccess();
+  ctx.op.user_roles = &ctx.access->role_documents;
   return Ok();
 }
 
@@ -360,6 +380,7 @@ Awaitable<void> SpeculativeLogin(CommandContext& ctx, BsonView command, BsonBuil
   if (!in.Finish() || !ValidateDatabaseName(a.db)) co_return;
   const int64_t began = ctx.data.clock().MonotonicMicros();
   co_await ctx.MoveToWorker();
+  if (!ctx.connection->RefreshLogin(ctx)) co_return;
   LoginState& login = ctx.connection->login;
   const LoginStart start = StartOf(a, a.db, /*speculative=*/true);
   ctx.connection->AbandonLogin();
@@ -385,7 +406,7 @@ Awaitable<Result<void>> AppendMechanisms(CommandContext& ctx, std::string_view u
   std::optional<UserDocument> found;
   if (auto read = access.users().ForLogin(name)) found = std::move(read).value();
   MAYFLY_CO_TRY(co_await WaitForStep(ctx, began));
-  // Somebody without a password, as a user of $external, is not told from nobody.
+  // A user without a password (of $external) gets the same answer as an unknown user.
   if (found && !found->sha1 && !found->sha256) found.reset();
   BsonArrayBuilder list = reply.OpenArray("saslSupportedMechs");
   for (ScramMechanism m : {ScramMechanism::kSha1, ScramMechanism::kSha256})

@@ -1,8 +1,10 @@
 #include <unistd.h>
 
 #include "protocol/database_name.h"
+#include "query/plan/query_state.h"
 #include "query/sort/spill_file.h"
 #include "replication/replica_set.h"
+#include "security/login_backoff.h"
 #include "server/base/io_watchdog.h"
 #include "server/commands/info_cmds.h"
 #include "server/commands/tls_status.h"
@@ -12,9 +14,11 @@
 #include "server/dispatch/config.h"
 #include "server/dispatch/replication_gate.h"
 #include "server/dispatch/server_context.h"
+#include "server/dispatch/short_reads.h"
 #include "server/execution/transaction_report.h"
 #include "server/execution/ttl_status.h"
 #include "server/privileges/privileges.h"
+#include "storage/kv/store_activity.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -62,9 +66,11 @@ void BatchedDeletes(ServerContext& s, BsonBuilder& r) {
 }
 
 void CatalogStats(ServerContext& s, BsonBuilder& r) {
-  int64_t collections = 0, views = 0, capped = 0, clustered = 0, internal = 0;
+  int64_t collections = 0, views = 0, series = 0, capped = 0, clustered = 0, internal = 0;
   for (const CollectionInfoPtr& c : s.storage().catalog().ListAll()) {
-    if (c->is_view())
+    if (c->is_series())
+      ++series;
+    else if (c->is_view())
       ++views;
     else
       ++collections;
@@ -74,7 +80,7 @@ void CatalogStats(ServerContext& s, BsonBuilder& r) {
   }
   BsonBuilder d = r.OpenDocument("catalogStats");
   d.Append("collections", collections).Append("capped", capped).Append("clustered", clustered);
-  d.Append("timeseries", int64_t{0}).Append("views", views).Append("internalCollections", internal);
+  d.Append("timeseries", series).Append("views", views).Append("internalCollections", internal);
   d.Append("internalViews", int64_t{0});
 }
 
@@ -242,8 +248,8 @@ void StorageEngine(BsonBuilder& r) {
   d.Append("readOnly", false).Append("persistent", true).Append("backupCursorOpen", false);
 }
 
-/// What is kept of the past: every snapshot of the store, and those that reads with read concern
-/// snapshot share.
+/// The snapshots that are held: all of the store's, and those that reads with read concern snapshot
+/// share.
 void Snapshots(ServerContext& s, BsonBuilder& r) {
   BsonBuilder d = r.OpenDocument("snapshots");
   const KvSnapshotStats held = s.storage().kv().Snapshots();
@@ -255,18 +261,80 @@ void Snapshots(ServerContext& s, BsonBuilder& r) {
   p.Append("tooOld", t.too_old);
 }
 
+/// The store's counters since the process began.
+void StoreCounters(StoreActivity& store, BsonBuilder& r) {
+  const KvCounters c = store.Counters();
+  {
+    BsonBuilder cache = r.OpenDocument("blockCache");
+    cache.Append("dataHits", c.data_hits).Append("dataMisses", c.data_misses);
+    cache.Append("indexHits", c.index_hits).Append("indexMisses", c.index_misses);
+    cache.Append("filterHits", c.filter_hits).Append("filterMisses", c.filter_misses);
+    cache.Append("missedBytes", c.missed_bytes);
+  }
+  {
+    BsonBuilder f = r.OpenDocument("filters");
+    f.Append("keysLeftOut", c.key_filters_useful).Append("keysPassed", c.key_filters_passed);
+    f.Append("keysPassedRightly", c.key_filters_right);
+    f.Append("groupsAsked", c.group_filters_asked).Append("groupsLeftOut", c.group_filters_useful);
+  }
+  {
+    BsonBuilder w = r.OpenDocument("writes");
+    w.Append("bytes", c.written_bytes).Append("logBytes", c.log_bytes);
+    w.Append("flushedBytes", c.flushed_bytes);
+    w.Append("compactionReadBytes", c.compaction_read_bytes)
+        .Append("compactionWrittenBytes", c.compaction_written_bytes);
+    w.Append("amplification", c.WriteAmplification());
+    w.Append("runningCompactions", static_cast<int32_t>(store.RunningCompactions()));
+  }
+  BsonBuilder stalls = r.OpenDocument("stalls");
+  stalls.Append("slowdowns", c.slowdowns).Append("stops", c.stalls);
+  stalls.Append("waitedMicros", c.stall_micros);
+}
+
+void Shape(const KvShape& shape, BsonBuilder& r) {
+  {
+    BsonArrayBuilder files = r.OpenArray("filesPerLevel");
+    for (const uint32_t n : shape.files) files.Append(static_cast<int32_t>(n));
+  }
+  r.Append("memtables", static_cast<int32_t>(shape.memtables))
+      .Append("sortedRuns", static_cast<int32_t>(shape.sorted_runs()));
+}
+
 void RocksDb(ServerContext& s, BsonBuilder& r) {
   static constexpr std::string_view kNames[kKeyspaceCount] = {"catalog", "records", "indexes",
                                                               "expiry",  "oplog",   "tombstones"};
   BsonBuilder d = r.OpenDocument("rocksdb");
   d.Append("memoryBytes", s.storage().kv().MemoryBytes());
   d.Append("spilledBytes", s.large_memory().spilled_bytes.load(std::memory_order_relaxed));
+  StoreActivity* const activity = ActivityOf(s.storage().kv());
+  if (activity != nullptr) StoreCounters(*activity, d);
   for (int i = 0; i < kKeyspaceCount; ++i) {
     const KvStats x = s.storage().kv().Stats(static_cast<Keyspace>(i));
     BsonBuilder k = d.OpenDocument(kNames[i]);
     k.Append("estimatedKeys", x.estimated_keys).Append("liveBytes", x.live_bytes);
     k.Append("memtableBytes", x.memtable_bytes)
         .Append("pendingCompactionBytes", x.pending_compaction_bytes);
+    if (activity != nullptr) Shape(activity->Shape(static_cast<Keyspace>(i)), k);
+  }
+}
+
+void BackupSection(ServerContext& s, BsonBuilder& r) {
+  const BackupFigures::Figures f = s.backups().Get();
+  BsonBuilder d = r.OpenDocument("backup");
+  d.Append("running", f.running > 0);
+  if (f.running > 0) d.Append("bytesDone", f.bytes_done).Append("bytesTotal", f.bytes);
+  d.Append("made", f.made).Append("failed", f.failed);
+  if (f.last) {
+    BsonBuilder l = d.OpenDocument("last");
+    l.Append("id", f.last->id).Append("path", f.last->path).Append("time", f.last->time);
+    l.Append("files", f.last->files).Append("bytes", f.last->bytes);
+    l.Append("filesCopied", f.last->copied_files).Append("bytesCopied", f.last->copied_bytes);
+    l.Append("durationMillis", f.last->duration_millis);
+  }
+  if (f.last_failure) {
+    BsonBuilder l = d.OpenDocument("lastFailure");
+    l.Append("path", f.last_failure->path).Append("time", f.last_failure->time);
+    l.Append("error", f.last_failure->error);
   }
 }
 
@@ -315,6 +383,8 @@ void Metrics(ServerContext& s, Operation& op, BsonBuilder& r) {
     c.Append("killedDueToClientDisconnect", m.operation.disconnected.Get());
     c.Append("killedDueToMaxTimeMSExpired", m.operation.timed_out.Get());
     c.Append("killed", m.operation.killed_ops.Get());
+    // Of those that clients sent: all others were answered on the threads that serve connections.
+    c.Append("readsOnWorkers", s.short_reads().on_workers.load(std::memory_order_relaxed));
     c.Append("scanAndOrder", m.operation.scan_and_order.Get());
     c.Append("writeConflicts", m.operation.write_conflicts.Get());
   }
@@ -331,6 +401,8 @@ void Metrics(ServerContext& s, Operation& op, BsonBuilder& r) {
     c.Append("scannedObjects", m.query_executor.scanned_objects.Get());
     BsonBuilder x = c.OpenDocument("collectionScans");
     x.Append("total", m.query_executor.collection_scans.Get());
+    x.Done();
+    c.Append("parallelRanges", QueryState::Of(s.storage()).parts_of_helpers.load());
   }
   BsonBuilder t = d.OpenDocument("ttl");
   t.Append("deletedDocuments", m.ttl.deleted_documents.Get());
@@ -359,6 +431,7 @@ Result<void> ServerStatus(CommandContext& ctx, const CommandRequest& req, BsonBu
   if (want.Want("asserts")) Asserts(s, reply);
   if (want.Want("auditLog")) AuditSection(s, reply);
   if (want.Want("batchedDeletes")) BatchedDeletes(s, reply);
+  if (want.Want("backup")) BackupSection(s, reply);
   if (want.Want("catalogStats")) CatalogStats(s, reply);
   if (want.Want("connections")) Connections(s, reply);
   if (want.Want("encryptionAtRest")) EncryptionAtRest(s, reply);
@@ -380,6 +453,8 @@ Result<void> ServerStatus(CommandContext& ctx, const CommandRequest& req, BsonBu
   if (want.Want("security")) {
     BsonBuilder security = reply.OpenDocument("security");
     AppendTlsCertificate(s, security);
+    security.OpenDocument("failedLogins")
+        .Append("suppressed", s.access().backoff().told().suppressed());
   }
   if (want.Want("snapshots")) Snapshots(s, reply);
   if (want.Want("storageEngine")) StorageEngine(reply);

@@ -34,7 +34,7 @@ std::string_view ClientAddress(const CommandContext& ctx) {
   return ctx.client != nullptr ? std::string_view(ctx.client->address) : std::string_view();
 }
 
-/// Of whose sessions a client names by their ids alone: its own.
+/// Sessions named by their ids alone are the client's own.
 std::string_view OwnDigest(const CommandContext& ctx) {
   return ctx.access != nullptr && ctx.connection != nullptr
              ? std::string_view(ctx.connection->login.digest)
@@ -84,8 +84,7 @@ Result<std::vector<std::string>> ReadKeys(const CommandContext& ctx, std::string
 }
 
 Result<void> StartSession(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   MAYFLY_TRY(SessionPtr s,
              ctx.data.sessions().Start(ctx.op.now, ClientAddress(ctx), OwnDigest(ctx)));
   {
@@ -98,8 +97,7 @@ Result<void> StartSession(CommandContext& ctx, const CommandRequest& req, BsonBu
 }
 
 Result<void> RefreshSessions(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   MAYFLY_TRY(auto keys, ReadKeys(ctx, req.name, req.fields[0].value));
   for (const std::string& key : keys) {
     MAYFLY_TRY(ctx.op.CheckInterrupt());
@@ -111,10 +109,9 @@ Result<void> RefreshSessions(CommandContext& ctx, const CommandRequest& req, Bso
 /// endSessions comes at the end of every client: the operation that carries it may itself belong to
 /// one of the sessions.
 Result<void> EndSessions(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   MAYFLY_TRY(auto keys, ReadKeys(ctx, req.name, req.fields[0].value));
-  // Sessions are users': before a login there are none.
+  // Sessions belong to users: before a login there are none.
   if (ctx.connection != nullptr && ctx.connection->BeforeLogin()) return Ok();
   for (const std::string& key : keys) {
     // A session may have a great many cursors.
@@ -125,14 +122,12 @@ Result<void> EndSessions(CommandContext& ctx, const CommandRequest& req, BsonBui
 }
 
 Result<void> RefreshCacheNow(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   return RefreshSessionRecords(ctx.expiry, ctx.op);
 }
 
 Result<void> ReapCacheNow(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   MAYFLY_TRY(SweepTransactions(ctx.data, ctx.op,
                                ctx.data.settings().local_session_timeout_minutes * 60'000));
   return Ok();
@@ -151,8 +146,7 @@ void KillOf(CommandContext& ctx, const std::function<bool(std::string_view key)>
 }
 
 Result<void> KillSessions(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   MAYFLY_TRY(auto keys, ReadKeys(ctx, req.name, req.fields[0].value, true));
   // An empty list: every session of the user, and without access control all are one user's.
   if (keys.empty()) {
@@ -166,8 +160,7 @@ Result<void> KillSessions(CommandContext& ctx, const CommandRequest& req, BsonBu
 }
 
 Result<void> KillAllSessions(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   const BsonValue v = req.fields[0].value;
   MAYFLY_TRY(CheckList(req.name, v));
   const bool all = v.Document().empty();
@@ -184,10 +177,10 @@ Result<void> KillAllSessions(CommandContext& ctx, const CommandRequest& req, Bso
   return Ok();
 }
 
-/// What the patterns of killAllSessionsByPattern stand for together.
+/// The combined meaning of killAllSessionsByPattern's patterns.
 struct SessionPatterns {
   bool all = false;
-  ClientStringSet ids;      ///< lsid.id, whose ever they are
+  ClientStringSet ids;      ///< lsid.id, of any user
   ClientStringSet digests;  ///< every session of these users
   ClientStringSet keys;     ///< one session of one user
   bool Match(std::string_view key) const {
@@ -238,8 +231,7 @@ Result<void> ReadPattern(const CommandRequest& req, BsonValue value, SessionPatt
 
 Result<void> KillAllSessionsByPattern(CommandContext& ctx, const CommandRequest& req,
                                       BsonBuilder&) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   const BsonValue v = req.fields[0].value;
   MAYFLY_TRY(CheckList(req.name, v));
   SessionPatterns patterns;

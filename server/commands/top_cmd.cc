@@ -8,8 +8,7 @@ namespace mayfly {
 namespace {
 
 Result<void> RunTop(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   BsonBuilder totals = reply.OpenDocument("totals");
   totals.Append("note", "all times in microseconds");
   ctx.data.top().Append(totals);

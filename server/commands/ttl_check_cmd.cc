@@ -3,6 +3,7 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/expiry_services.h"
 #include "server/execution/existing_collection.h"
+#include "server/execution/link_facts.h"
 #include "server/execution/ttl_status.h"
 #include "server/privileges/privileges.h"
 #include "storage/catalog/index_keys.h"
@@ -24,13 +25,14 @@ Result<void> RunCheck(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   MAYFLY_TRY(TtlRule rule, FindTtlRule(ctx.expiry, coll, index.value_or("")));
   MAYFLY_TRY(RuleCensus c, TakeCensus(ctx.data.storage(), ctx.op, rule, kSamplesAReason));
   reply.Append("total", c.total).Append("willExpire", c.will_expire);
+  AppendRestoreHold(ctx.expiry, reply);
   {
     BsonBuilder never = reply.OpenDocument("neverExpires");
     for (size_t i = 1; i < c.never.size(); ++i)
       if (c.never[i] > 0) never.Append(NeverExpiresName(static_cast<NeverExpires>(i)), c.never[i]);
   }
   if (const std::optional<ArchiveTarget> target = ArchiveTargetOf(*coll)) {
-    // Said also when all is well: the rule goes on whoever loses the right to write there.
+    // Shown even if all is well: the rule continues if its creator loses the right to write there.
     BsonBuilder archive = reply.OpenDocument("archive");
     archive.Append("into", JoinNamespace(target->db, target->collection));
     // It may have been named before it was there, as a dump does: nothing is removed until it is.
@@ -38,6 +40,7 @@ Result<void> RunCheck(CommandContext& ctx, const CommandRequest& req, BsonBuilde
         !problem.empty())
       archive.Append("problem", problem);
   }
+  MAYFLY_TRY(AppendLinks(ctx.data.storage(), ctx.op, reply));
   BsonBuilder samples = reply.OpenDocument("samples");
   for (size_t i = 1; i < c.never.size(); ++i) {
     if (c.samples[i].empty()) continue;
@@ -57,7 +60,7 @@ Result<void> RunExplain(CommandContext& ctx, const CommandRequest& req, BsonBuil
   spec.coll = coll;
   spec.filter = q;
   spec.limit = 1;
-  // What is in one past its deadline, a filter could ask for bit by bit.
+  // A filter could reveal the content of an expired document bit by bit.
   spec.include_expired = ctx.access == nullptr ||
                          ctx.access->privileges.Allows(req.db, collection, {Action::readExpired});
   MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor,

@@ -2,8 +2,9 @@
 #include "protocol/object_id.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_log.h"
-#include "server/dispatch/expiry_services.h"
+#include "server/dispatch/server_context.h"
 #include "server/execution/existing_collection.h"
+#include "server/execution/series_definition.h"
 #include "server/execution/ttl_status.h"
 #include "server/privileges/privileges.h"
 #include "storage/storage.h"
@@ -34,7 +35,7 @@ std::optional<Instant> Until(ArgReader& in, Instant now) {
   return v.Date();
 }
 
-/// What a pause or its end is about, and the rules that are in it now.
+/// The scope of a pause or of its end, and the rules in it now.
 struct Scoped {
   TtlScope scope;
   std::string ns;  ///< for the audit log: "*", "db.*" or "db.coll"
@@ -135,7 +136,18 @@ Result<void> RunHold(CommandContext& ctx, const CommandRequest& req, BsonBuilder
   h.db = coll->db;
   h.uuid = coll->uuid;
   h.filter = BsonDocument(filter);
-  MAYFLY_TRY(h.matches, ctx.data.storage().options().compile_filter(filter, false));
+  if (const auto named = ctx.data.storage().catalog().Find(req.db, collection);
+      named && named->is_series()) {
+    // Points are removed bucket by bucket, so it is buckets that are held.
+    std::optional<BsonDocument> of_buckets = BucketMetaFilter(*named->series, filter);
+    if (!of_buckets)
+      return Error{
+          ErrorCode::kInvalidOptions,
+          "a hold on a time-series collection may only name its metaField, since points go "
+          "bucket by bucket"};
+    h.filter = std::move(*of_buckets);
+  }
+  MAYFLY_TRY(h.matches, ctx.data.storage().options().compile_filter(h.filter, false));
   h.since = ctx.op.now;
   h.until = until;
   h.reason = reason;
@@ -189,14 +201,46 @@ Result<void> RunHoldRelease(CommandContext& ctx, const CommandRequest& req, Bson
   return Ok();
 }
 
+/// {ttlRelease: 1, restored: true, confirm: true}: restored data begins to expire.
+Result<void> ReleaseRestored(CommandContext& ctx, const TtlTarget& t, bool confirm,
+                             BsonBuilder& reply) {
+  if (!t.all || !t.db.empty())
+    return Error{ErrorCode::kInvalidOptions,
+                 "'restored' is about the whole server: {ttlRelease: 1, restored: true} to admin"};
+  TtlControls& controls = ctx.expiry.ttl_controls();
+  if (!controls.RestoreHold())
+    return Error{ErrorCode::kIllegalOperation,
+                 "expiry is not held: this server's data was not restored, or was released"};
+  if (!confirm) {
+    MAYFLY_TRY(const Forecast f, ForecastAll(ctx.expiry, ctx.op, {}, ForecastOptions()));
+    return Error{ErrorCode::kInvalidOptions,
+                 "releasing what was restored would at once remove about " +
+                     std::to_string(f.overdue) +
+                     " documents (ttlForecast: 1 counts them by rule): give confirm: true"};
+  }
+  MAYFLY_TRY(const std::optional<TtlRestoreHold> was, controls.ReleaseRestored(ctx.op));
+  const auto rules = ListRulesFor(ctx.expiry, {}, {});
+  reply.Append("rules", was ? static_cast<int32_t>(rules.size()) : 0);
+  if (!was) return Ok();
+  ctx.server.log().Write(LogSeverity::kInfo, LogComponent::kIndex, 9000210,
+                         "Expiry of the restored data begins: it was released",
+                         BuildBson([&](BsonBuilder& b) { b.Append("backup", was->backup); }));
+  Audit(ctx, "ttlReleaseRestored", [&](BsonBuilder& p) { p.Append("backup", was->backup); });
+  return Ok();
+}
+
 /// {ttlRelease: c, index, confirm: true} lets a rule act that the guard holds; {ttlRelease: 1,
 /// confirm: true} confirms the clock after a jump.
 Result<void> RunRelease(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   const auto index = in.OptString("index");
   const bool confirm = in.BoolOr("confirm", false);
+  const bool restored = in.BoolOr("restored", false);
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(TtlTarget t, ReadTtlTarget(req));
+  if (restored && index)
+    return Error{ErrorCode::kInvalidOptions, "'restored' and 'index' exclude each other"};
+  if (restored) return ReleaseRestored(ctx, t, confirm, reply);
   if (t.all) {
     if (index) return Error{ErrorCode::kInvalidOptions, "'index' needs the name of its collection"};
     if (!confirm)
@@ -264,7 +308,8 @@ void RegisterTtlControl(CommandRegistry& registry) {
                 .privileges = &privileges::OnExpiryTarget<Action::holdExpiry>});
   registry.Add({.name = "ttlRelease",
                 .flags = kControl,
-                .help = "Lets a rule act that the guard holds; with 1, confirms the clock.",
+                .help = "Lets a rule act that the guard holds; with 1, confirms the clock, or lets "
+                        "what was restored expire.",
                 .run = &RunRelease,
                 .privileges = &privileges::OnExpiryTarget<Action::reviewGuard>});
 }

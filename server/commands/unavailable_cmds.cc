@@ -19,16 +19,18 @@ struct Unavailable {
 constexpr std::string_view kNoSearch =
     "search indexes are a service of MongoDB Atlas, which this server does not have";
 
+constexpr std::string_view kNoMapReduce =
+    "mapReduce cannot be used: server-side JavaScript execution is disabled; an aggregation with "
+    "$group does the same";
+
 /// Commands that MongoDB has and whose answer here is always the same error.
 constexpr Unavailable kUnavailable[] = {
     {"createSearchIndexes", ErrorCode::kSearchNotEnabled, kNoSearch,
      &privileges::OnCollection<Action::createSearchIndexes>},
     {"dropSearchIndex", ErrorCode::kSearchNotEnabled, kNoSearch,
      &privileges::OnCollection<Action::dropSearchIndex>},
-    {"mapReduce", LocationCode(31264),
-     "mapReduce cannot be used: server-side JavaScript execution is disabled; an aggregation with "
-     "$group does the same",
-     &privileges::OnCollection<Action::find>},
+    {"mapReduce", LocationCode(31264), kNoMapReduce, &privileges::OnCollection<Action::find>},
+    {"mapreduce", LocationCode(31264), kNoMapReduce, &privileges::OnCollection<Action::find>},
     {"updateSearchIndex", ErrorCode::kSearchNotEnabled, kNoSearch,
      &privileges::OnCollection<Action::updateSearchIndex>},
 };

@@ -1,7 +1,11 @@
+#include <memory>
+#include <vector>
+
 #include "query/update/update_pipeline.h"
 #include "server/commands/write_statements.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/data_services.h"
+#include "server/dispatch/dump_deadlines.h"
 #include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
 
@@ -55,7 +59,7 @@ Result<UpdateStatement> ParseUpdateStatement(BsonView doc, Instant now,
   std::optional<bool> preserve = in.OptBool("preserveExpiry");
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(s.expiry, ParseExpiryFields(after, at, preserve.value_or(false), now, in.where()));
-  // A statement that says anything says it all.
+  // A statement's own settings replace all of the command's.
   if (after.missing() && at.missing() && !preserve) s.expiry = command;
   if (!s.hint.missing() && !s.hint.IsString() && !s.hint.IsDocument())
     return Error{ErrorCode::kFailedToParse, "Hint must be a string or an object"};
@@ -73,6 +77,7 @@ Result<DeleteStatement> ParseDeleteStatement(BsonView doc) {
   int64_t limit = in.Int64("limit");
   in.SimpleCollation();
   s.hint = in.Any("hint");
+  s.tombstone = in.BoolOr("tombstone", true);
   MAYFLY_TRY(in.Finish());
   if (limit != 0 && limit != 1)
     return Error{ErrorCode::kFailedToParse,
@@ -95,16 +100,68 @@ bool IsLarge(const CommandRequest& req) {
 
 struct UpdateArgs {
   WriteBatchFields batch;
+  bool keep_empty_timestamps = false;
   BsonView let;
   std::vector<UpdateStatement> statements;
+  /// Replacements for statements' documents. No deque: even an empty one allocates.
+  std::vector<std::unique_ptr<BsonDocument>> without;
 };
 
-Result<UpdateArgs> ReadUpdate(const CommandRequest& req, Instant now) {
+/// Operators but $set, and stages, do not give deadlines: the field would be stored as any other.
+Result<void> RefuseElsewhere(BsonValue update, std::string_view field) {
+  if (!update.IsDocument() && !update.IsArray()) return Ok();
+  for (const BsonElement& part : update.Document()) {
+    if (update.IsDocument() && (part.name == "$set" || !part.name.starts_with('$'))) continue;
+    const BsonView in = part.value.IsDocument() ? part.value.Document() : BsonView();
+    bool named = in.Has(field);
+    if (update.IsArray())
+      for (const BsonElement& stage : in)
+        named = named || (stage.value.IsDocument() && stage.value.Document().Has(field)) ||
+                (stage.value.IsString() && stage.value.String() == field);
+    if (named)
+      return Error{ErrorCode::kInvalidOptions,
+                   "the field '" + std::string(field) +
+                       "' gives a deadline (dumpDeadlines): a replacement or $set may have it, "
+                       "nothing else"};
+  }
+  return Ok();
+}
+
+/// For a client that gives deadlines in a field (server/dispatch/dump_deadlines.h): takes it out of
+/// a replacement or a $set, which mongoimport sends.
+Result<void> TakeDeadlineOf(UpdateStatement& s, std::string_view field,
+                            std::vector<std::unique_ptr<BsonDocument>>& without) {
+  MAYFLY_TRY(RefuseElsewhere(s.update, field));
+  if (!s.update.IsDocument()) return Ok();
+  const BsonView given = s.update.Document();
+  const bool operators = !given.empty() && given.First().name.starts_with('$');
+  const BsonValue set = given["$set"];
+  if (operators && !set.IsDocument()) return Ok();
+  std::string bytes;
+  const BsonView from = operators ? set.Document() : given;
+  MAYFLY_TRY(const BsonView rest, TakeDeadline(from, field, &s.expiry, &bytes));
+  if (rest.data() == from.data()) return Ok();
+  BsonDocument left = operators ? BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : given) {
+      if (e.name == "$set")
+        b.Append("$set", rest);
+      else
+        b.Append(e);
+    }
+  })
+                                : BsonDocument(rest);
+  without.push_back(std::make_unique<BsonDocument>(std::move(left)));
+  s.update = without.back()->view().AsValue();
+  return Ok();
+}
+
+Result<UpdateArgs> ReadUpdate(const CommandRequest& req, Instant now,
+                              std::string_view deadline_field) {
   ArgReader in(req);
   UpdateArgs a;
   a.batch = ReadWriteBatchFields(in);
   std::vector<BsonView> updates = in.Documents("updates");
-  in.OptBool("bypassEmptyTsReplacement");
+  a.keep_empty_timestamps = in.BoolOr("bypassEmptyTsReplacement", false);
   a.let = in.DocumentOr("let");
   BsonValue after = in.Any("expireAfterSeconds"), at = in.Any("expireAt");
   bool preserve = in.BoolOr("preserveExpiry", false);
@@ -116,6 +173,10 @@ Result<UpdateArgs> ReadUpdate(const CommandRequest& req, Instant now) {
     MAYFLY_TRY(UpdateStatement s, ParseUpdateStatement(u, now, expiry));
     if (s.update.IsArray()) {
       MAYFLY_TRY(CheckStageNames(s.update.Document()));
+    }
+    if (!deadline_field.empty()) [[unlikely]] {
+      MAYFLY_TRY(RefuseDeadlineFilter(s.filter, deadline_field));
+      MAYFLY_TRY(TakeDeadlineOf(s, deadline_field, a.without));
     }
     a.statements.push_back(std::move(s));
   }
@@ -144,7 +205,7 @@ Result<DeleteArgs> ReadDelete(const CommandRequest& req) {
   return a;
 }
 
-/// What updates and deletes have in common: one collection, and errors told one by one.
+/// The common part of updates and deletes: one collection, and errors reported one by one.
 template <class Args>
 class BatchStatements : public WriteStatements {
  public:
@@ -213,8 +274,9 @@ class DeleteStatements final : public BatchStatements<DeleteArgs> {
 
 Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req,
                                   BsonBuilder& reply) {
-  if (IsLarge(req)) co_await ctx.MoveToWorker();
-  MAYFLY_CO_TRY(const UpdateArgs args, ReadUpdate(req, ctx.op.now));
+  const std::string deadline_field = DeadlineFieldOf(ctx);
+  if (IsLarge(req) || !deadline_field.empty()) co_await ctx.MoveToWorker();
+  MAYFLY_CO_TRY(const UpdateArgs args, ReadUpdate(req, ctx.op.now, deadline_field));
   const WriteBatchFields& batch = args.batch;
   ctx.EditReport([&](OperationReport& r) {
     r.op = "update";
@@ -223,6 +285,7 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
   ctx.data.metrics().opcounters.update.Add(static_cast<int64_t>(args.statements.size()));
   WriteCommand command(WriteServicesOf(ctx.data), ctx.op, req.db, batch.collection);
   command.set_bypass_validation(batch.bypass_validation);
+  command.set_keep_empty_timestamps(args.keep_empty_timestamps);
   UpdateStatements statements(command, args);
   StatementRunner runner(ctx);
   MAYFLY_CO_TRY(co_await runner.RunStatements(statements, batch.statement_ids));

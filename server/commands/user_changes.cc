@@ -58,8 +58,8 @@ void RemoveRoles(std::vector<RoleName>& from, const std::vector<RoleName>& roles
 Result<UserChange> UserChange::Begin(CommandContext& ctx) {
   AccessControl& access = ctx.server.access();
   MAYFLY_TRY(auto lock, access.LockChanges(ctx.op));
-  // Two clients may have come by the localhost exception at once: it lets one of them.
-  if (ctx.access == &NobodysAccess() && !access.LocalhostExceptionOpen())
+  // Two clients may have used the localhost exception at once: it allows only one.
+  if (ctx.access == &NobodysAccess() && !access.LocalhostMayMakeUsers())
     return Error{ErrorCode::kUnauthorized,
                  "Command requires authentication: there is a user or a role already"};
   MAYFLY_TRY(access.KeepDecoySecret(ctx.op));
@@ -174,7 +174,7 @@ Result<int64_t> UserChange::DropUsersOf(std::string_view db) {
 }
 
 Result<int64_t> UserChange::DropRoles(const std::vector<RoleName>& roles) {
-  // First from whoever has them: a role of the same name that is made later must not be theirs.
+  // First revoke them from all holders: a later role of the same name must not belong to them.
   StoredUsers& stored = ctx_->server.access().stored();
   std::vector<RoleName> sorted = roles;
   std::sort(sorted.begin(), sorted.end());

@@ -37,11 +37,11 @@ class UserChange {
   Result<bool> Drop(const UserName& name);  ///< false: there was none
   /// How many were dropped.
   Result<int64_t> DropUsersOf(std::string_view db);
-  /// Drops the roles and takes them from everybody who has them. How many there were.
+  /// Drops the roles and revokes them from all holders. Returns their number.
   Result<int64_t> DropRoles(const std::vector<RoleName>& roles);
 
-  /// After the last write: what was acknowledged outlives a loss of power, and the audit log says
-  /// what was done. `param`: of the event, which is named after the command.
+  /// After the last write: makes it survive a power loss, and writes the audit entry. `param`: of
+  /// the event, which is named after the command.
   Result<void> Finish(std::string_view command, const std::function<void(BsonBuilder&)>& param);
   /// The same without an entry.
   Result<void> Finish();

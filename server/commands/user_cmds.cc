@@ -16,7 +16,7 @@ namespace {
 
 constexpr ScramMechanism kMechanisms[] = {ScramMechanism::kSha1, ScramMechanism::kSha256};
 
-/// What createUser and updateUser bring. The password is a view of the request.
+/// The arguments of createUser and updateUser. The password is a view of the request.
 struct UserArgs {
   std::optional<std::string_view> password;
   std::optional<BsonDocument> custom_data;
@@ -74,7 +74,7 @@ Result<UserArgs> ReadUserArgs(CommandContext& ctx, const CommandRequest& req) {
   return a;
 }
 
-/// The credentials of a new password, of which there are as many as mechanisms. Milliseconds.
+/// The credentials of a new password, one for each mechanism. Takes milliseconds.
 Result<void> MakeCredentials(CommandContext& ctx, const UserArgs& a, UserDocument* user) {
   const AccessParameters& p = ctx.server.access().parameters();
   std::optional<ScramCredential> made[2];
@@ -96,8 +96,8 @@ Result<void> MakeCredentials(CommandContext& ctx, const UserArgs& a, UserDocumen
   return Ok();
 }
 
-/// Of an audit event about a user. `changed`: of one that there was; of the password only that it
-/// is another one now.
+/// Appends the user to an audit event. `changed`: the user existed before. A new password is only
+/// mentioned.
 void AppendAudit(BsonBuilder& p, const UserName& name, const UserArgs& a, bool changed) {
   AppendUserName(p, name);
   if (changed) p.Append("passwordChanged", a.password.has_value());
@@ -176,8 +176,7 @@ Result<void> UpdateUser(CommandContext& ctx, const CommandRequest& req, BsonBuil
 }
 
 Result<void> DropUser(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   UserName name;
   name.db = req.db;
   MAYFLY_TRY(name.user, ReadPrincipal(req, "User"));
@@ -188,8 +187,7 @@ Result<void> DropUser(CommandContext& ctx, const CommandRequest& req, BsonBuilde
 }
 
 Result<void> DropAllUsers(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   MAYFLY_TRY(UserChange change, UserChange::Begin(ctx));
   MAYFLY_TRY(int64_t n, change.DropUsersOf(req.db));
   reply.Append("n", static_cast<int32_t>(n));
@@ -230,8 +228,7 @@ Result<void> RevokeRoles(CommandContext& ctx, const CommandRequest& req, BsonBui
 }
 
 Result<void> InvalidateUserCache(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(NoArguments(req));
   ctx.server.access().users().Invalidate();
   return Ok();
 }

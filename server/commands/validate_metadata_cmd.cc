@@ -8,7 +8,7 @@ namespace mayfly {
 namespace {
 
 /// {validateDBMetadata: 1, apiParameters: {version, strict, deprecationErrors}, db, collections}:
-/// what of the metadata the API version leaves out (manual: validateDBMetadata): sparse indexes and
+/// metadata that the API version does not have (manual: validateDBMetadata): sparse indexes and
 /// stages of views, when strict.
 Result<void> ValidateMetadata(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   constexpr size_t kMaxBytes = 4 << 20;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "protocol/cut_text.h"
 #include "protocol/utf8.h"
 #include "storage/catalog/namespace.h"
 
@@ -28,12 +29,7 @@ Error TooManyFields(std::string_view where) {
 
 }  // namespace
 
-std::string ShownName(std::string_view name) {
-  if (name.size() <= kShownName) return std::string(name);
-  size_t n = kShownName;
-  while (n > 0 && (static_cast<uint8_t>(name[n]) & 0xC0) == 0x80) --n;
-  return std::string(name.substr(0, n)) + "...";
-}
+std::string ShownName(std::string_view name) { return ShownText(name, kShownName); }
 
 bool IsGenericField(std::string_view name) {
   if (name.empty()) return false;
@@ -80,6 +76,25 @@ Error GenericWrongType(const CommandRequest& r, const CommandField& f, std::stri
   return {ErrorCode::kTypeMismatch, std::move(m)};
 }
 
+/// A mode that nobody knows asks for something else than what it would get; so do tags and the like
+/// without one, which would have no effect.
+Result<void> CheckReadPreference(BsonView doc) {
+  const BsonValue mode = doc["mode"];
+  if (mode.missing())
+    return Error{ErrorCode::kMissingField,
+                 "BSON field '$readPreference.mode' is missing but a required field"};
+  if (!mode.IsString())
+    return Error{ErrorCode::kTypeMismatch, "\"mode\" had the wrong type. Expected string, found " +
+                                               std::string(BsonTypeName(mode.type()))};
+  for (const std::string_view known :
+       {"primary", "secondary", "primaryPreferred", "secondaryPreferred", "nearest"})
+    if (mode.String() == known) return Ok();
+  return Error{ErrorCode::kFailedToParse,
+               "Could not parse $readPreference mode '" + ShownName(mode.String()) +
+                   "'. Only the modes 'primary', 'primaryPreferred', 'secondary', "
+                   "'secondaryPreferred', and 'nearest' are supported."};
+}
+
 Result<void> ReadGeneric(const CommandField& f, CommandRequest* r) {
   GenericArguments& g = r->generic;
   const BsonValue v = f.value;
@@ -102,12 +117,19 @@ Result<void> ReadGeneric(const CommandField& f, CommandRequest* r) {
     case '$':
       if (f.name == "$db") {
         if (!v.IsString()) return GenericWrongType(*r, f, "string");
+        // The privileges were checked for one database. A second $db, or that of a command within
+        // another (explain, applyOps), must be the same.
+        if (!r->db.empty() && r->db != v.String())
+          return Error{ErrorCode::kInvalidNamespace, "Mismatched $db in '" + ShownName(r->name) +
+                                                         "'. Expected " + ShownName(r->db) +
+                                                         " but got " + ShownName(v.String())};
         // check_names: Dispatcher::Check looks
-        r->db = v.String();
+        r->db = v.String().substr(0, kMostOfDatabaseName);
       } else if (f.name == "$clusterTime") {
         return document(&g.cluster_time);
       } else if (f.name == "$readPreference") {
-        return document(&g.read_preference);
+        MAYFLY_TRY(document(&g.read_preference));
+        return CheckReadPreference(v.Document());
       }
       return Ok();
     case 'a':
@@ -285,7 +307,7 @@ std::string_view ArgReader::Collection() {
   if (!IsCollectionName(name)) {
     std::string ns = request_ ? std::string(request_->db) + "." : std::string();
     Fail({ErrorCode::kInvalidNamespace,
-          "Invalid namespace specified '" + ns + std::string(name) + "'"});
+          "Invalid namespace specified '" + ns + ShownText(name, kMaxNamespace) + "'"});
     return {};
   }
   return name;
@@ -462,11 +484,20 @@ Result<void> ArgReader::Finish() {
   return Ok();
 }
 
+Result<void> NoArguments(const CommandRequest& req) {
+  for (size_t i = 1; i < req.fields.size(); ++i)
+    if (!req.fields[i].generic) [[unlikely]] {
+      ArgReader in(req);
+      return in.Finish();
+    }
+  return Ok();
+}
+
 std::string_view NearestName(std::string_view word,
                              const std::vector<std::string_view>& candidates) {
   std::string_view best;
-  // No name of ours is as long, and the distance takes as many steps as both have letters,
-  // multiplied.
+  // None of our names is as long, and the distance takes the product of both lengths in
+  // steps.
   if (word.size() > kShownName) return best;
   size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
   std::vector<size_t> row;

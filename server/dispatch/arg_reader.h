@@ -137,8 +137,8 @@ class ArgReader {
   /// bit; find asks for twenty.
   static uint64_t NameBit(std::string_view name) {
     if (name.empty()) return 1;
-    // The factors are those with which no option that commands on documents often lack has the bit
-    // of a field that they often bring.
+    // The factors are chosen so that options often absent in document commands never share a bit
+    // with fields often present.
     const size_t hash = name.size() + size_t{7} * static_cast<uint8_t>(name.front()) +
                         size_t{6} * static_cast<uint8_t>(name.back());
     return uint64_t{1} << (hash % 64);
@@ -146,7 +146,7 @@ class ArgReader {
   bool MayHave(std::string_view name) const { return (names_ & NameBit(name)) != 0; }
   BsonValue Take(std::string_view name);         ///< marks it used; missing if absent
   BsonValue TakePresent(std::string_view name);  ///< the same; null counts as absent
-  // What the readers of the same types do when the name may be there.
+  // The common part of readers of the same types, if the name may exist.
   std::optional<std::string_view> FindString(std::string_view name);
   std::optional<BsonView> FindDocument(std::string_view name);
   std::optional<BsonView> FindArray(std::string_view name);
@@ -166,6 +166,9 @@ class ArgReader {
   std::optional<Error> error_;
 };
 
+/// For commands that take no arguments of their own. Errors: as ArgReader::Finish.
+Result<void> NoArguments(const CommandRequest& req);
+
 /// True for a field that every command takes.
 bool IsGenericField(std::string_view name);
 
@@ -176,6 +179,9 @@ inline constexpr size_t kMaxCommandFields = 1000;
 inline constexpr size_t kMaxGenericBytes = 16 * 1024;
 /// Bytes of a client's name that an error shows.
 inline constexpr size_t kShownName = 128;
+/// So much is read of a database's name, which may be as long as a message: more than any may have,
+/// so that it is refused, and not more than errors, logs and counters can take.
+inline constexpr size_t kMostOfDatabaseName = kShownName + 1;
 /// `name`, cut to kShownName bytes.
 std::string ShownName(std::string_view name);
 

@@ -112,27 +112,17 @@ void AppendAuditValue(BsonBuilder& out, std::string_view name, BsonValue value) 
 
 void AppendAuditArguments(const CommandRequest& req, BsonBuilder& out) {
   size_t room = kMaxAuditArguments;
-  // Credentials are in these.
-  if (req.db == "admin" && !req.fields.empty() && req.fields[0].value.IsString() &&
-      IsOfUsers(req.fields[0].value.String())) {
-    out.Append(req.fields[0].name, req.fields[0].value).Append("$truncated", true);
-    return;
-  }
+  const ShownCommand shown(req.body, &req.sequences);
   for (const CommandField& f : req.fields) {
     if (f.name == "lsid" || f.name == "$clusterTime" || f.name == "$readPreference") continue;
     if (f.value.size() + f.name.size() > room || f.name.size() > kMaxAuditValue) {
       out.Append("$truncated", true);
       return;
     }
-    if (IsSecretField(req.name, f.name)) {
-      out.Append(f.name, kRedacted);
-    } else if (f.value.size() > kMaxAuditValue) {
-      out.Append(f.name, kLeftOut);
+    if (f.value.size() > kMaxAuditValue) {
+      out.Append(f.name, IsHidden({f.name, f.value}) ? kRedacted : kLeftOut);
     } else {
-      if (f.name == "explain" && f.value.IsDocument())
-        out.Append(f.name, RedactedCommand(f.value.Document()));
-      else
-        out.Append(f.name, f.value);
+      shown.Append({f.name, f.value}, out);
       room -= f.value.size() + f.name.size();
     }
   }
@@ -146,7 +136,7 @@ void AppendAuditArguments(const CommandRequest& req, BsonBuilder& out) {
     }
     room -= bytes;
     BsonArrayBuilder list = out.OpenArray(s.name);
-    for (const BsonView d : s.documents) list.Append(d);
+    for (const BsonView d : s.documents) shown.AppendDocument(d, list);
   }
 }
 
@@ -160,7 +150,7 @@ Result<void> AuditAllowedCommand(CommandContext& ctx, const CommandRow& row,
   if (direct) {
     MAYFLY_TRY(CheckAudit(ctx.server));
   }
-  // What is open to everybody is not checked.
+  // Commands open to everybody are not checked.
   if (!log->all_checks() || (row.flags & kNoAuth) != 0) return Ok();
   WriteCheck(*log, ctx, row, req, ErrorCode::kOk);
   return CheckAudit(ctx.server);

@@ -4,8 +4,8 @@
 
 namespace mayfly {
 
-/// Before a command whose caller may run it, while AuditLog::watches_commands: writes authCheck,
-/// and refuses what could not be audited. Errors: OperationFailed 96.
+/// Before an allowed command, while AuditLog::watches_commands: writes authCheck, and refuses the
+/// command if the entry cannot be written. Errors: OperationFailed 96.
 Result<void> AuditAllowedCommand(CommandContext& ctx, const CommandRow& row,
                                  const CommandRequest& req);
 
@@ -30,8 +30,8 @@ bool ConfiguresAudit(std::string_view parameter);
 /// What these are now.
 BsonDocument AuditConfiguration(ServerContext& server);
 
-/// What of a command an entry shows: no secrets, no session, and of long values only that they were
-/// there. At most about 20 kB.
+/// The part of a command for an entry: no secrets, no session, and long values only as a mark. At
+/// most about 20 kB.
 inline constexpr size_t kMaxAuditValue = 4 * 1024, kMaxAuditArguments = 16 * 1024;
 void AppendAuditArguments(const CommandRequest& req, BsonBuilder& out);
 /// A value that fits (kMaxAuditValue), or "...".

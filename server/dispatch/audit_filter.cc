@@ -69,7 +69,7 @@ class FilterText {
       if (c == '\\' && at_ + 1 < in_.size()) {
         c = in_[++at_];
         if (c != '\\' && c != '/') pattern += '\\';
-        // What `\\` stands for is the backslash that escapes what follows.
+        // `\\` stands for the backslash that escapes the next character.
         if (c == '\\') {
           pattern += c;
           continue;

@@ -7,7 +7,7 @@
 
 namespace mayfly {
 
-/// What ParseMatch makes of an audit filter. Every entry is matched, on the thread that serves its
+/// The parsed form of an audit filter. Every entry is matched, on the thread that serves its
 /// client, so `$expr` and `$where` are refused. Errors: those of ParseMatch; BadValue 2 for these,
 /// and beyond kMaxAuditFilter.
 Result<std::shared_ptr<const MatchExpression>> CompileAuditFilter(BsonView filter);

@@ -24,7 +24,7 @@ void AppendUuidText(BsonBuilder& out, std::string_view uuid) {
   out.OpenDocument("uuid").Append("$binary", base64).Append("$type", "04");
 }
 
-/// Who did it: none without access control, and before a login.
+/// The user: none without access control, and before a login.
 void AppendWho(BsonBuilder& out, const AuditActor& who) {
   {
     BsonArrayBuilder users = out.OpenArray("users");
@@ -39,10 +39,11 @@ void AppendWho(BsonBuilder& out, const AuditActor& who) {
     AppendRoleNames(out, "roles", who.access->roles.roles);
 }
 
-/// What leaves an entry, by the command that does it.
+/// The audited events, by their command.
 constexpr std::string_view kAudited[] = {"_mergeAuthzCollections",
                                          "applyOps",
                                          "authenticate",
+                                         "backup",
                                          "cloneCollectionAsCapped",
                                          "collMod",
                                          "convertToCapped",
@@ -72,6 +73,7 @@ constexpr std::string_view kAudited[] = {"_mergeAuthzCollections",
                                          "setClusterParameter",
                                          "setDatabaseExpiry",
                                          "ttlHold",
+                                         "ttlHoldRelease",
                                          "ttlPause",
                                          "ttlRelease",
                                          "ttlResume",
@@ -85,8 +87,8 @@ std::string Written(BsonView entry, AuditFormat format) {
   return ToRelaxedJson(entry) + "\n";
 }
 
-/// The entry without its long values, for who takes no longer ones: nobody gets a change past the
-/// audit log by making it large.
+/// The entry without its long values, for sinks with a length limit: a change cannot evade the
+/// audit log by being large.
 BsonDocument Shortened(BsonView entry) {
   return BuildBson([&](BsonBuilder& b) {
     for (const BsonElement& e : entry) {
@@ -236,16 +238,6 @@ void AuditLog::WriteAlways(const AuditActor& who, std::string_view atype, const 
   if (enabled()) Add(Entry(who, atype, param, ErrorCode::kOk));
 }
 
-bool AuditLog::Allowance::Take(int64_t second) {
-  if (second > at) {
-    if (at != 0) left = std::min(burst, left + std::min(second - at, burst) * per_second);
-    at = second;
-  }
-  if (left == 0) return false;
-  --left;
-  return true;
-}
-
 bool AuditLog::AdmitAnonymous() { return Admit(anonymous_); }
 
 bool AuditLog::AdmitMetadata() { return Admit(metadata_); }
@@ -260,54 +252,28 @@ bool AuditLog::Admit(Allowance& of) {
 void AuditLog::WriteFailedLogin(const AuditActor& who, const Param& param, ErrorCode result) {
   if (!enabled()) return;
   WriteRepeated(false);
-  if (AdmitFailedLogin(who)) Write(who, "authenticate", param, result);
-}
-
-bool AuditLog::AdmitFailedLogin(const AuditActor& who) {
-  std::string client = ClientOf(who.remote);
+  if (failed_.Admit(ClientOf(who.remote), who.local, who.remote,
+                    clock_.MonotonicMicros() / 1'000'000)) {
+    Write(who, "authenticate", param, result);
+    return;
+  }
   std::lock_guard l(mutex_);
-  const int64_t second = clock_.MonotonicMicros() / 1'000'000;
-  // What is due of the minute before was written by the caller, unless another thread is about to.
-  if (repeated_until_.load(std::memory_order_relaxed) == 0 && second / 60 != failed_minute_) {
-    failed_.clear();
-    failed_minute_ = second / 60;
-  }
-  if (failed_.size() >= kMaxFailedAddresses && !failed_.contains(client)) client.clear();
-  FailedLogins& of = failed_[client];
-  if (!client.empty() && of.written < kFailedLoginsOfMinute && failed_logins_.Take(second)) {
-    ++of.written;
-    return true;
-  }
-  ++of.repeated;
   ++state_.suppressed;
-  of.local = who.local;
-  of.remote = who.remote;
-  if (repeated_until_.load(std::memory_order_relaxed) == 0)
-    repeated_until_.store((failed_minute_ + 1) * 60, std::memory_order_relaxed);
-  return false;
 }
 
 void AuditLog::WriteRepeated(bool all) {
-  const int64_t due = repeated_until_.load(std::memory_order_relaxed);
-  if (due == 0 || (!all && clock_.MonotonicMicros() / 1'000'000 < due)) return;
-  ClientStringMap<FailedLogins> failed;
-  {
-    std::lock_guard l(mutex_);
-    if (repeated_until_.load(std::memory_order_relaxed) != due) return;  // another thread has
-    failed.swap(failed_);
-    repeated_until_.store(0, std::memory_order_relaxed);
-  }
-  for (const auto& [client, of] : failed) {
-    if (of.repeated == 0) continue;
-    const AuditActor who{.connection = client.empty() ? std::string_view("others") : client,
+  for (const FailedLogins::Repeated& of :
+       failed_.TakeRepeated(clock_.MonotonicMicros() / 1'000'000, all)) {
+    const bool several = of.client.empty();
+    const AuditActor who{.connection = several ? std::string_view("others") : of.client,
                          .local = of.local,
                          .remote = of.remote};
     const BsonDocument entry = Entry(
         who, "authenticate",
         [&](BsonBuilder& p) {
           p.Append("user", "").Append("db", "").Append("mechanism", "");
-          p.Append("repeated", of.repeated);
-          if (client.empty()) p.Append("severalAddresses", true);
+          p.Append("repeated", of.count);
+          if (several) p.Append("severalAddresses", true);
         },
         ErrorCode::kAuthenticationFailed);
     if (Wanted(entry)) Add(entry);
@@ -374,7 +340,7 @@ Result<void> AuditLog::Rotate(const CommandContext* who) {
   std::string old;
   {
     std::lock_guard l(mutex_);
-    // What is half written belongs into the old file; the rest may wait for the new one.
+    // A half-written entry belongs to the old file; the rest may wait for the new one.
     if (!pending_.empty()) Flush();
     const bool torn = first_done_ > 0;
     MAYFLY_TRY(old, sink_->Rotate(clock_.Now()));

@@ -9,7 +9,7 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/error.h"
-#include "protocol/seeded_hash.h"
+#include "security/failed_logins.h"
 #include "security/names.h"
 #include "server/dispatch/audit_options.h"
 #include "storage/clock.h"
@@ -22,26 +22,26 @@ struct CommandContext;
 struct UserAccess;
 class ServerContext;
 
-/// Who did what an entry is about; what is empty is left out. Views live as long as the call.
+/// The client and user of an entry; empty members are omitted. Views live as long as the call.
 struct AuditActor {
   std::string_view connection;         ///< "conn12"; empty: the server itself
   std::string_view local, remote;      ///< addresses, "ip:port"
   const UserName* user = nullptr;      ///< null: nobody has logged in
   const UserAccess* access = nullptr;  ///< the user's roles
 
-  /// Of a command; null: the server itself.
+  /// The actor of a command; null: the server itself.
   static AuditActor Of(const CommandContext* ctx);
 };
 
-/// The audit log: who changed what, logged in, or was refused, from where and when. An entry has
-/// the shape of MongoDB's audit messages (manual "System Event Audit Messages"):
+/// The audit log: changes, logins and refusals, with user, address and time. An entry has the shape
+/// of MongoDB's audit messages (manual "System Event Audit Messages"):
 ///
 ///   {"atype": "collMod", "ts": {"$date": …}, "uuid": {"$binary": …, "$type": "04"},
 ///    "local": {"ip", "port"}, "remote": {"ip", "port"},
 ///    "users": [{"user", "db"}], "roles": [{"role", "db"}],
 ///    "param": {"ns": …, "index": …, "old": …, "new": …}, "result": 0}
 ///
-/// An entry is handed to the operating system before the command is answered. Events are written
+/// An entry is passed to the operating system before the command is answered. Events are written
 /// after the change has succeeded. Entries that cannot be written (a full disk) wait in memory and
 /// go first at the next try; beyond kMaxWaiting bytes new ones are lost. Both are reported and
 /// counted, and with auditFailClosed commands that would be audited are refused meanwhile
@@ -57,7 +57,7 @@ class AuditLog {
   static Result<std::unique_ptr<AuditLog>> Open(const AuditOptions& options,
                                                 const std::string& path, const Clock& clock);
   ~AuditLog();
-  /// Writes what waits and closes it; nothing is written any more.
+  /// Writes waiting entries and closes it; no later entry is written.
   void Close();
   bool enabled() const { return sink_ != nullptr; }
   /// For messages: "the audit log /data/audit.json".
@@ -68,11 +68,11 @@ class AuditLog {
   bool all_checks() const { return all_checks_.load(std::memory_order_relaxed); }
   /// The parameter auditFailClosed.
   void set_fail_closed(bool on);
-  /// One of these two is on, so each command is told of (AuditAllowedCommand).
+  /// One of these two is on, so each command is reported (AuditAllowedCommand).
   bool watches_commands() const { return watches_.load(std::memory_order_relaxed); }
 
   using Param = std::function<void(BsonBuilder& param)>;
-  /// `param`: fields of the event. `result`: what it came to; 0 (kOk) for what was done.
+  /// `param`: fields of the event. `result`: its error code; 0 (kOk) for success.
   void Write(const AuditActor& who, std::string_view atype, const Param& param,
              ErrorCode result = ErrorCode::kOk);
   /// `ctx`: the command that does it; null: the server itself.
@@ -81,15 +81,12 @@ class AuditLog {
     Write(AuditActor::Of(ctx), atype, param, result);
   }
   /// `authenticate` of a login that failed, or was begun and not ended: anybody may cause as many
-  /// as they like. Of each address (ClientOf) kFailedLoginsOfMinute a minute have an entry each,
-  /// and of all kFailedLoginBurst at once and one a second; the others are counted, and the next
-  /// entry of any kind after that minute is preceded by one for each address that says how many
-  /// they were (`repeated`).
+  /// as they like. FailedLogins says which have an entry each; the others are counted, and the
+  /// next entry of any kind after that minute is preceded by one for each address that says how
+  /// many they were (`repeated`).
   void WriteFailedLogin(const AuditActor& who, const Param& param, ErrorCode result);
-  static constexpr int64_t kFailedLoginsOfMinute = 20, kFailedLoginBurst = 1000;
-  static constexpr size_t kMaxFailedAddresses = 200;  ///< counted apart; the others together
 
-  /// Whatever the filter says: of changes of the audit log itself.
+  /// Ignores the filter: for changes of the audit log itself.
   void WriteAlways(const AuditActor& who, std::string_view atype, const Param& param);
   /// Whether a refused command of a client that has not logged in is written: such clients could
   /// otherwise fill the disk. kAnonymousBurst of them, then kAnonymousPerSecond; others are counted
@@ -117,7 +114,7 @@ class AuditLog {
     int64_t suppressed = 0;
     std::string error;  ///< why the last try failed; empty: it did not
   };
-  /// Tries to write what waits, and tells. `reserve`: also that there is room for what comes next.
+  /// Tries to write waiting entries, and reports it. `reserve`: also checks for room for more.
   State Check(bool reserve = false);
   /// Called (under the log's lock; must not use it) when writing begins to fail, for each entry
   /// that is lost, and when it works again (no error).
@@ -129,9 +126,7 @@ class AuditLog {
                      ErrorCode result) const;
   bool Wanted(BsonView entry) const;
   void Add(BsonView entry);
-  struct Allowance;
   bool Admit(Allowance& of);
-  bool AdmitFailedLogin(const AuditActor& who);
   void WriteRepeated(bool all);
   void Lose();
   void Flush();
@@ -139,31 +134,16 @@ class AuditLog {
   const AuditFormat format_;
   const Clock& clock_;
   std::atomic<bool> all_checks_{false}, fail_closed_{false}, watches_{false};
-  std::string key_;  ///< what the uuid of a connection is made of
+  std::string key_;  ///< the source of a connection's uuid
   std::unique_ptr<AuditSink> sink_;
   std::mutex mutex_;
   std::deque<std::string> pending_;
   size_t pending_bytes_ = 0, first_done_ = 0;  ///< of the first one this much is written
   State state_;
   Problem problem_;
-  /// As many at once, and some each second; under mutex_.
-  struct Allowance {
-    const int64_t burst, per_second;
-    int64_t left = burst, at = 0;
-    /// Whether one is left at that second of the monotonic clock; it is taken then.
-    bool Take(int64_t second);
-  };
-  Allowance anonymous_{kAnonymousBurst, kAnonymousPerSecond};
+  Allowance anonymous_{kAnonymousBurst, kAnonymousPerSecond};  ///< under mutex_, as the next
   Allowance metadata_{kAnonymousBurst, kAnonymousPerSecond};
-  Allowance failed_logins_{kFailedLoginBurst, 1};
-  struct FailedLogins {
-    int64_t written = 0, repeated = 0;
-    std::string local, remote;  ///< of the last one
-  };
-  /// Of the minute that has begun last, by ClientOf; those beyond kMaxFailedAddresses in "".
-  ClientStringMap<FailedLogins> failed_;
-  int64_t failed_minute_ = 0;
-  std::atomic<int64_t> repeated_until_{0};  ///< the second when they are due; 0: there are none
+  FailedLogins failed_;
   mutable std::mutex filter_mutex_;
   std::shared_ptr<const MatchExpression> filter_;  ///< null: everything
   BsonDocument filter_source_;

@@ -96,7 +96,7 @@ class ConsoleSink : public AuditSink {
   std::string Name() const override { return "the audit log on standard output"; }
 };
 
-/// RFC 3164's local form: a datagram an entry. Connects anew when the daemon has restarted.
+/// RFC 3164's local form: one datagram per entry. Connects again when the daemon has restarted.
 class SyslogSink : public AuditSink {
  public:
   explicit SyslogSink(std::string socket) : path_(std::move(socket)) {}

@@ -10,7 +10,7 @@
 
 namespace mayfly {
 
-/// What takes the entries of an audit log. Never waits for a reader. Threads: one at a time.
+/// The destination of audit entries. Never waits for a reader. Threads: one at a time.
 class AuditSink {
  public:
   /// Errors: FileNotOpen 38. Of a syslog that is not there: none, it may come.
@@ -18,14 +18,14 @@ class AuditSink {
                                                  const std::string& path);
   virtual ~AuditSink() = default;
 
-  /// What has become of an entry.
+  /// The state of an entry.
   enum class Outcome : uint8_t { kTaken, kWaits, kRefused };
-  /// Hands over `entry` from `*done` on, which it moves on. kWaits: later again, from there;
-  /// kRefused: never. Then `*why` says why.
+  /// Writes `entry` from `*done` on, and advances `*done`. kWaits: call again later; kRefused:
+  /// never. Then `*why` has the reason.
   virtual Outcome Put(std::string_view entry, size_t* done, std::string* why) = 0;
   /// Longer entries are to be cut before.
   virtual size_t MostBytes() const { return SIZE_MAX; }
-  /// Whether there is room for what comes next; the reason why not, or nothing.
+  /// Checks for room for later entries; the reason if there is none, or nothing.
   virtual std::string Reserve() { return {}; }
   /// Begins a new file, after renaming the old one unless another program has. The old one's new
   /// path, or nothing. Errors: FileRenameFailed 37, FileNotOpen 38.

@@ -7,13 +7,13 @@
 
 namespace mayfly {
 
-/// A command that somebody asks for, as a privilege function sees it. Views live as long as the
+/// A requested command, as a privilege function sees it. Views live as long as the
 /// request.
 struct AuthorizationRequest {
   const CommandRequest& req;
-  const PrivilegeSet& privileges;  ///< of whoever asks; of a client that has not logged in: empty
+  const PrivilegeSet& privileges;  ///< of the user; empty for a client that has not logged in
   const UserName* user;            ///< null: has not logged in
-  /// Those that the user was given, not those that they are made of; null: none.
+  /// Roles granted directly, without nested ones; null: none.
   const std::vector<RoleName>* roles = nullptr;
 };
 

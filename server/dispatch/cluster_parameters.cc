@@ -5,6 +5,7 @@
 
 #include "replication/replica_set.h"
 #include "server/dispatch/arg_reader.h"
+#include "server/dispatch/dump_deadlines.h"
 #include "server/dispatch/parameters.h"
 #include "storage/storage.h"
 
@@ -68,6 +69,11 @@ Result<BsonDocument> ParseDefaultMaxTime(BsonView given) {
   return BuildBson([&](BsonBuilder& b) { b.Append("readOperations", ms); });
 }
 
+Result<BsonDocument> ParseDumpDeadlines(BsonView given) {
+  MAYFLY_TRY(const DumpDeadlines parsed, DumpDeadlines::Parse(given));
+  return parsed.Describe();
+}
+
 constexpr ClusterParameter kParameters[] = {
     {"changeStreamOptions", true, &ParseChangeStreamOptions,
      [] {
@@ -77,6 +83,11 @@ constexpr ClusterParameter kParameters[] = {
      }},
     {"defaultMaxTimeMS", false, &ParseDefaultMaxTime,
      [] { return BuildBson([](BsonBuilder& b) { b.Append("readOperations", int64_t{0}); }); }},
+    {"dumpDeadlines", false, &ParseDumpDeadlines,
+     [] {
+       const BsonDocument off = BuildBson([](BsonBuilder& b) { b.Append("field", ""); });
+       return DumpDeadlines::Parse(off).value().Describe();
+     }},
 };
 
 Result<const ClusterParameter*> Find(const ReplicaSet* set, std::string_view name) {
@@ -113,6 +124,23 @@ void ClusterParameters::Load(Storage& storage) {
   image_expiry_ = expiry;
   if (auto stored = Stored(storage, "defaultMaxTimeMS"))
     settings_.max_time_ms_default = stored->view()["readOperations"].NumberAsInt64();
+  std::shared_ptr<const DumpDeadlines> deadlines;
+  if (auto stored = Stored(storage, "dumpDeadlines")) {
+    const BsonDocument given = BuildBson([&](BsonBuilder& b) {
+      for (const BsonElement& e : stored->view())
+        if (e.name != "clusterParameterTime") b.Append(e);
+    });
+    if (auto parsed = DumpDeadlines::Parse(given))
+      deadlines = std::make_shared<const DumpDeadlines>(std::move(parsed).value());
+  }
+  std::lock_guard l(mutex_);
+  dump_deadlines_ = std::move(deadlines);
+  has_dump_deadlines_ = dump_deadlines_ != nullptr && !dump_deadlines_->field.empty();
+}
+
+std::shared_ptr<const DumpDeadlines> ClusterParameters::dump_deadlines() const {
+  std::lock_guard l(mutex_);
+  return dump_deadlines_;
 }
 
 Result<void> ClusterParameters::Set(Storage& storage, ReplicaSet* set, Operation& op,

@@ -1,5 +1,7 @@
 #pragma once
 #include <atomic>
+#include <memory>
+#include <mutex>
 #include <string_view>
 #include <vector>
 
@@ -11,6 +13,7 @@ namespace mayfly {
 class Operation;
 class ReplicaSet;
 class Storage;
+struct DumpDeadlines;
 struct ServerParameters;
 
 /// Parameters that a whole set has in common (manual: "Cluster Parameters"): settings of the
@@ -37,9 +40,17 @@ class ClusterParameters {
   /// changeStreamOptions.preAndPostImages.expireAfterSeconds; -1: "off".
   int64_t image_expiry_seconds() const { return image_expiry_.load(std::memory_order_relaxed); }
 
+  /// Whether dump_deadlines() names a field.
+  bool has_dump_deadlines() const { return has_dump_deadlines_.load(std::memory_order_relaxed); }
+  /// Null until it is set.
+  std::shared_ptr<const DumpDeadlines> dump_deadlines() const;
+
  private:
   ServerParameters& settings_;
   std::atomic<int64_t> image_expiry_{-1};
+  std::atomic<bool> has_dump_deadlines_{false};
+  mutable std::mutex mutex_;
+  std::shared_ptr<const DumpDeadlines> dump_deadlines_;
 };
 
 }  // namespace mayfly

@@ -74,7 +74,7 @@ Awaitable<Result<void>> CommandContext::MoveToWorkerWithRoom() {
   WaitLine::Place place(buffers.reply_line);
   int64_t until = 0;
   for (;;) {
-    // Asked on the worker: what was asked for at the same time has had its turn before.
+    // Checked on the worker: requests of the same time have had their turn before.
     co_await MoveToWorker();
     if (buffers.reply_line.empty() && buffers.ReplyRoom()) [[likely]]
       co_return Ok();
@@ -96,7 +96,7 @@ Awaitable<void> CommandContext::MoveToIo() {
   on_worker = false;
 }
 
-/// What a committer on another thread and the coroutine that waits for it share.
+/// State shared by a committer on another thread and the coroutine that waits for it.
 struct CommitState {
   std::atomic<int> phase{0};  // 0 submitted, 1 somebody waits, 2 done
   Result<void> result = Ok();
@@ -159,7 +159,7 @@ Awaitable<Result<void>> CommandContext::SleepUntil(int64_t monotonic_micros) {
 
 Awaitable<Result<void>> CommandContext::WaitToWrite() {
   for (;;) {
-    // Said before it is asked, so that a lock that comes between the two sees it.
+    // Set before the check, so that a lock that comes between the two sees it.
     if (client != nullptr) client->SetWrites(true);
     if (server.fsync_locks.load() == 0) co_return Ok();
     if (client != nullptr) client->SetWrites(false);

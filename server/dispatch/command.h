@@ -56,7 +56,7 @@ struct GenericArguments {
   bool max_time_given = false;   ///< even when it is 0
   std::string_view api_version;  ///< empty: none
   bool api_strict = false, api_deprecation_errors = false;
-  bool help = false;  ///< say what the command is for, and do not do it
+  bool help = false;  ///< only describe the command, do not run it
   bool autocommit_given = false, autocommit = false, start_transaction = false;
 };
 
@@ -110,6 +110,9 @@ struct OperationReport {
   int64_t cursor_id = 0;
   int64_t reply_documents = -1;
   std::string_view query_framework;
+  /// The progress of a long task: a literal and two numbers of one unit; empty: not reported.
+  std::string_view progress;
+  int64_t progress_done = 0, progress_total = 0;
   bool has_sort_stage = false, used_disk = false, from_multi_planner = false, upsert = false,
        cursor_exhausted = false;
   BsonDocument originating_command;  ///< of a getMore; empty if none
@@ -121,12 +124,14 @@ struct OperationReport {
     cursor_id = 0;
     reply_documents = -1;
     query_framework = {};
+    progress = {};
+    progress_done = progress_total = 0;
     has_sort_stage = used_disk = from_multi_planner = upsert = cursor_exhausted = false;
     if (!originating_command.view().empty()) originating_command = BsonDocument();
   }
 };
 
-/// Who asked the HTTP endpoint for what became a command, "ip:port".
+/// The HTTP client whose request became a command, "ip:port".
 struct HttpOrigin {
   std::string remote, local;
 };
@@ -147,7 +152,7 @@ class SubmittedCommit {
   std::shared_ptr<CommitState> state_;
 };
 
-/// What a running command may use. Owned by the dispatcher for the length of the command.
+/// The resources of a running command. Owned by the dispatcher for the length of the command.
 struct CommandContext {
   DataServices& data;      ///< what statements need
   ExpiryServices& expiry;  ///< what commands about expiry need besides
@@ -158,8 +163,8 @@ struct CommandContext {
   ClientSlot* client = nullptr;      ///< null for internal callers
   const HttpOrigin* http = nullptr;  ///< of a command that came by the HTTP endpoint
   Session* session = nullptr;        ///< of `lsid`; null if none was sent
-  /// Who asks and what they may do; null while access control is off, and for the server itself:
-  /// everything is allowed then. Of a client that has not logged in: one that may do nothing
+  /// The user and its privileges; null while access control is off, and for the server itself:
+  /// everything is then allowed. For a client that has not logged in: no privileges
   /// (NobodysAccess). Of the connection, which keeps it until the command has ended.
   const UserAccess* access = nullptr;
   WriteConcern write_concern;
@@ -171,7 +176,7 @@ struct CommandContext {
   /// moreToCome and runs the command again with this body (same name and fields; empty document:
   /// the same body).
   bool more_to_come = false;
-  /// What its message holds of the room for messages (NetworkBuffers), in bytes; 0 of a small one.
+  /// Its message's share of the room for messages (NetworkBuffers), in bytes; 0 for a small one.
   uint32_t message_room = 0;
   BsonDocument next_body;
 
@@ -179,9 +184,9 @@ struct CommandContext {
   /// build. No-op when there.
   Awaitable<void> MoveToWorker();
   /// The same for a read whose reply may be large: only once the replies under way leave room for
-  /// another one (NetworkBuffers), so that a crowd of clients that ask for 16 MB each, or do not
-  /// read what they asked for, takes no more memory than there is. Errors: those of SleepUntil;
-  /// after half a minute without room ExceededMemoryLimit 146.
+  /// another one (NetworkBuffers), so that many clients that request 16 MB each, or do not read
+  /// their replies, cannot exhaust the memory. Errors: those of SleepUntil; after half a minute
+  /// without room ExceededMemoryLimit 146.
   Awaitable<Result<void>> MoveToWorkerWithRoom();
   /// Moves it back to the connection's io thread. The dispatcher does so itself before it writes
   /// the reply.
@@ -197,7 +202,7 @@ struct CommandContext {
   /// CheckInterrupt's answer.
   Awaitable<Result<void>> SleepUntil(int64_t monotonic_micros);
   /// Returns when no fsync lock holds writes back; from then on such a lock waits for this
-  /// operation. For what writes although its row has no kWrites.
+  /// operation. For commands that write although their row has no kWrites.
   Awaitable<Result<void>> WaitToWrite();
   /// Operation::CheckInterrupt, but certain to look at the clock: after a wait, and before
   /// something long.
@@ -247,7 +252,7 @@ enum CommandFlags : uint32_t {
 /// is dropped; the error's `details` join the reply.
 /// `run_now`, if set, is called first: on the io thread, without a coroutine, for requests that can
 /// be answered at once. Without an answer whatever it appended is dropped and the command begins
-/// anew with the other function, so it must leave no trace.
+/// again with the other function, so it must leave no trace.
 struct CommandRow {
   std::string_view name;
   std::vector<std::string_view> aliases;
@@ -258,10 +263,10 @@ struct CommandRow {
                                        BsonBuilder& reply) = nullptr;
   std::optional<Result<void>> (*run_now)(CommandContext& ctx, const CommandRequest& req,
                                          BsonBuilder& reply) = nullptr;
-  /// Whether whoever asks may run this command with these arguments: called while access control is
-  /// on, on the connection's io thread, before anything of the command runs. It reads the request,
-  /// in time that a short request bounds (long ones go to a worker first), and never storage. Null:
-  /// allowed before a login (kNoAuth). Errors: Unauthorized 13.
+  /// Whether the user may run this command with these arguments: called while access control is on,
+  /// on the connection's io thread, before the command starts. It reads the request, in time that a
+  /// short request bounds (long ones go to a worker first), and never storage. Null: allowed before
+  /// a login (kNoAuth). Errors: Unauthorized 13.
   Result<void> (*privileges)(const AuthorizationRequest& request) = nullptr;
   /// serverStatus.metrics.commands.<name>
   struct Counters;

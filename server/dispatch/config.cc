@@ -49,6 +49,17 @@ const OptionRow* FindKey(const std::vector<OptionRow>& options, std::string_view
   return nullptr;
 }
 
+/// The row of a flag as "--port". Null: there is none.
+const OptionRow* FindFlag(const std::vector<OptionRow>& options, std::string_view flag) {
+  for (const OptionRow& r : options)
+    for (std::string_view rest = r.flags; !rest.empty();) {
+      const size_t comma = std::min(rest.find(','), rest.size());
+      if (rest.substr(0, comma) == flag) return &r;
+      rest.remove_prefix(std::min(comma + 1, rest.size()));
+    }
+  return nullptr;
+}
+
 std::string_view DisplayName(const OptionRow& r) {
   if (r.flags.empty()) return r.key;
   size_t at = r.flags.find("--");
@@ -64,7 +75,7 @@ Result<void> ApplyRow(const OptionRow& row, std::string_view shown, const Values
   return row.apply(*config, values);
 }
 
-/// What is shown in the place of a password; MongoDB's word.
+/// Shown instead of a password; MongoDB's word.
 constexpr std::string_view kHidden = "<password>";
 
 /// The command line without passwords.
@@ -111,18 +122,62 @@ void AppendTree(BsonBuilder& out, const Tree& tree, const std::string& prefix) {
       out.Append(rest, static_cast<int32_t>(d));
     else if (kind == Kind::kDouble)
       out.Append(rest, d);
-    else
+    else if (kind == Kind::kList && values.size() > 1 && !row->secret) {
+      BsonArrayBuilder list = out.OpenArray(rest);
+      for (const std::string& v : values) list.Append(v);
+      list.Done();
+    } else
       out.Append(rest, text);
     ++it;
   }
 }
 
-/// Takes over what the configuration file says. `tree` collects it for getCmdLineOpts.
+/// A line of a configuration file in the format before YAML: a flag with its values.
+Result<void> ApplyFlagOfFile(const std::string& path, const std::string& flag, const Values& list,
+                             const std::vector<OptionRow>& options, ServerConfig* config,
+                             Tree* tree) {
+  const std::string where = "Error parsing INI config file '" + path + "': ";
+  if (flag == "--verbose") {
+    const std::string& v = list.back();
+    const bool levels = v.find_first_not_of('v') == std::string::npos;
+    config->log.verbosity = levels ? static_cast<int>(std::min<size_t>(5, v.size())) : 1;
+    (*tree)["systemLog.verbosity"] = {FindKey(options, "systemLog.verbosity"),
+                                      {std::to_string(config->log.verbosity)}};
+    return Ok();
+  }
+  const OptionRow* row = FindFlag(options, flag);
+  if (row == nullptr) {
+    std::vector<std::string_view> names;
+    for (const OptionRow& r : options)
+      if (!r.flags.empty()) names.push_back(DisplayName(r));
+    std::string m = where + "unrecognised option '" + flag.substr(2) + "'";
+    if (auto near = NearestName(flag, names); !near.empty())
+      m += "; did you mean '" + std::string(near.substr(2)) + "'?";
+    return Bad(std::move(m));
+  }
+  if (list.size() > 1 && row->kind != Kind::kList)
+    return Bad(where + "Multiple occurrences of option \"" + flag + "\"");
+  // A switch that is off requests nothing.
+  if (row->kind == Kind::kSwitch && row->key.empty() && list.back() == "false") return Ok();
+  MAYFLY_TRY(ApplyRow(*row, flag, list, config));
+  if (flag == "--setParameter") {
+    for (const auto& [k, v] : config->parameters) (*tree)["setParameter." + k] = {nullptr, {v}};
+  } else {
+    (*tree)[std::string(row->key.empty() ? flag.substr(2) : row->key)] = {row, list};
+  }
+  return Ok();
+}
+
+/// Applies the configuration file. `tree` collects it for getCmdLineOpts.
 Result<void> ApplyFile(const std::string& path, const std::vector<OptionRow>& options,
                        ServerConfig* config, Tree* tree) {
   tree->emplace("config", std::pair<const OptionRow*, Values>{nullptr, {path}});
   MAYFLY_TRY(auto pairs, ReadConfigFile(path));
   for (auto& [key, list] : pairs) {
+    if (key.starts_with("--")) {
+      MAYFLY_TRY(ApplyFlagOfFile(path, key, list, options, config, tree));
+      continue;
+    }
     if (key.starts_with("setParameter.")) {
       config->parameters.emplace_back(key.substr(13), list.empty() ? "" : list.back());
       (*tree)[key] = {nullptr, list};
@@ -148,7 +203,7 @@ Result<void> ApplyFile(const std::string& path, const std::vector<OptionRow>& op
         m += "; did you mean '" + std::string(near) + "'?";
       return Bad(std::move(m));
     }
-    if (list.empty() && !row->secret) continue;
+    if (list.empty() && !row->secret && !row->restricts) continue;
     MAYFLY_TRY(ApplyRow(*row, key, list, config));
     (*tree)[key] = {row, list};
   }
@@ -162,8 +217,8 @@ std::optional<std::string> Plain(const std::string& name) {
   return std::string(given);
 }
 
-/// A variable or, when NAME_FILE is there instead, what that file says. None: neither. A password
-/// is hidden afterwards.
+/// A variable or, if NAME_FILE is set instead, that file's content. None: neither. A password is
+/// hidden afterwards.
 Result<std::optional<std::string>> FromVariable(const std::string& name, bool secret,
                                                 ServerConfig* config) {
   std::optional<std::string> value = Plain(name);
@@ -201,7 +256,7 @@ Result<void> ApplyRootUser(ServerConfig* config) {
   return Ok();
 }
 
-/// Takes over what the environment says: MAYFLYD_… for each flag, and the variables of MongoDB's
+/// Applies the environment: MAYFLYD_… for each flag, and the variables of MongoDB's
 /// image.
 Result<void> ApplyEnvironment(const std::vector<OptionRow>& options, ServerConfig* config,
                               Tree* tree) {
@@ -286,8 +341,8 @@ Result<void> CheckFirstStart(const ServerConfig& config) {
   return Ok();
 }
 
-/// What certificates between members need (manual: "Upgrade from Keyfile Authentication to X.509
-/// Authentication").
+/// Requirements of certificates between members (manual: "Upgrade from Keyfile Authentication to
+/// X.509 Authentication").
 Result<void> CheckClusterAuth(const ServerConfig& config) {
   const ClusterAuthMode mode = config.tls.cluster_auth;
   if (mode == ClusterAuthMode::kKeyFile) {
@@ -314,14 +369,25 @@ Result<void> CheckClusterAuth(const ServerConfig& config) {
   return Ok();
 }
 
-/// What no option can see by itself.
+/// Checks that involve several options.
 Result<void> CheckTogether(const ServerConfig& config) {
   if (config.repl_set.empty()) {
     if (!config.key_file.empty())
       return Bad("--keyFile is how members of a replica set know each other: it needs --replSet");
-    if (config.oplog_size_mb != 0 || config.oplog_min_retention_hours != 0)
-      return Bad("--oplogSize and --oplogMinRetentionHours need --replSet");
+    // oplogSize says how large a log would be, and mongod too takes it without one.
+    if (config.oplog_min_retention_hours != 0)
+      return Bad("--oplogMinRetentionHours needs --replSet");
   }
+  if (config.backup.full && config.backup.folder.empty())
+    return Bad("--full is an option of --backup FOLDER");
+  if (!config.backup.folder.empty() && !config.restore.folder.empty())
+    return Bad("--backup and --restore do opposite things: give one of them");
+  if (!config.backup.folder.empty() && config.fork)
+    return Bad("--backup ends when it is done, and cannot --fork: leave one of them out");
+  if (config.restore.folder.empty() && config.restore.asked_besides)
+    return Bad("--id, --until, --archive and --expiry are options of --restore FOLDER");
+  if (!config.restore.folder.empty() && config.fork)
+    return Bad("--restore ends when it is done, and cannot --fork: leave one of them out");
   MAYFLY_TRY(CheckTls(config));
   MAYFLY_TRY(CheckFirstStart(config));
   MAYFLY_TRY(CheckClusterAuth(config));
@@ -431,8 +497,9 @@ Result<ConfigOutcome> ParseConfig(const std::vector<std::string>& argv) {
   }
   if (version) {
     out.action = ConfigOutcome::Action::kPrint;
-    out.text = "mayflyd version v" + std::string(kMayflyVersion) + "\nanswers as MongoDB " +
-               std::string(kCompatibleVersion) + "\n";
+    // mongod's line comes first: test harnesses look for it to learn what the server can do.
+    out.text = "db version v" + std::string(kCompatibleVersion) + "\nmayflyd version v" +
+               std::string(kMayflyVersion) + "\n";
     return out;
   }
   if (const auto extra = app.remaining(); !extra.empty())

@@ -48,7 +48,7 @@ struct ServerConfig {
   std::vector<std::string> initial_members;  ///< what a new set is made of
   /// Made while there is neither a user nor a role: a user of admin with the role root.
   std::string initial_user, initial_password;
-  /// Taken out of the environment; this process needs them when it starts anew.
+  /// Taken out of the environment; this process needs them when it starts again.
   std::vector<std::pair<std::string, std::string>> hidden_variables;
   TlsOptions tls;
   bool ask_certificate_password = false;  ///< at the terminal, before anything else
@@ -84,6 +84,21 @@ struct ServerConfig {
         !key_file.empty() || tls.cluster_auth == ClusterAuthMode::kX509 || !initial_user.empty();
     return authorization.value_or(implied && !transition_to_auth);
   }
+  /// --backup: the process only makes a backup of db_path, and ends.
+  struct BackupOptions {
+    std::string folder;  ///< of the backups; empty: no backup
+    bool full = false;   ///< every file is read and written again
+  } backup;
+  /// --restore: the process only puts a backup into db_path, and ends.
+  struct RestoreOptions {
+    std::string folder;  ///< of the backups; empty: no restore
+    std::string id;      ///< of the backup; empty: the newest
+    /// A time up to which the archived log is replayed; empty: with `archive` to its end, else not.
+    std::string until;
+    std::string expiry = "hold";  ///< hold, shift, run
+    std::string archive;          ///< where the archived log is; empty: FOLDER/log
+    bool asked_besides = false;   ///< one of the other options was given
+  } restore;
   int64_t slow_ms = 100;
   double slow_sample_rate = 1.0;
   int profile_level = 0;

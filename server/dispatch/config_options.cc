@@ -94,6 +94,7 @@ Result<void> SetCompressors(ServerConfig& c, const Values& v) {
       c.compressors.clear();
       return Ok();
     }
+    if (name == "noop") continue;  // it compresses nothing; mongo-orchestration lists it
     if (name != "snappy" && name != "zlib" && name != "zstd")
       return Bad("Invalid network message compressor specified in configuration: '" + name +
                  "'; there are snappy, zstd, zlib and disabled");
@@ -222,8 +223,13 @@ void AddStorageOptions(Options& o) {
   Refuse(o, "--wiredTigerIndexPrefixCompression",
          "storage.wiredTiger.indexConfig.prefixCompression", Kind::kString, kEngine);
   Refuse(o, "--syncdelay", "storage.syncPeriodSecs", Kind::kInt, kEngine);
-  Refuse(o, "--storageEngine", "storage.engine", Kind::kString,
-         "the storage engine is RocksDB and cannot be chosen", "rocksdb");
+  o.push_back({"--storageEngine", "storage.engine", Kind::kString,
+               "accepted: rocksdb, or wiredTiger with a warning; the engine is RocksDB",
+               [](C&, const Values& v) -> Result<void> {
+                 // wiredTiger is MongoDB's default, and its test harnesses always ask for it.
+                 if (v.back() == "rocksdb" || v.back() == "wiredTiger") return Ok();
+                 return Bad("--storageEngine: the storage engine is RocksDB and cannot be chosen");
+               }});
   Refuse(o, "--repair", "", Kind::kSwitch,
          "opening the data directory repairs what can be repaired");
   o.push_back({"--oplogMinRetentionHours", "storage.oplogMinRetentionHours", Kind::kDouble,
@@ -232,6 +238,56 @@ void AddStorageOptions(Options& o) {
                  MAYFLY_TRY(c.oplog_min_retention_hours,
                             ParseDouble("oplogMinRetentionHours", v.back(), 0, 24 * 366));
                  return Ok();
+               }});
+}
+
+auto SetRestore(std::string C::RestoreOptions::*field) {
+  return [=](C& c, const Values& v) -> Result<void> {
+    if (v.back().empty()) return Bad("an option of a restore must not be empty");
+    c.restore.*field = v.back();
+    c.restore.asked_besides |= field != &C::RestoreOptions::folder;
+    return Ok();
+  };
+}
+
+void AddBackupOptions(Options& o) {
+  // Only flags, as for a restore.
+  o.push_back({"--backup", "", Kind::kString,
+               "adds a backup of --dbpath, which no server uses, to this folder, and ends",
+               [](C& c, const Values& v) -> Result<void> {
+                 if (v.back().empty()) return Bad("--backup needs the folder of the backups");
+                 c.backup.folder = v.back();
+                 return Ok();
+               }});
+  o.push_back({"--full", "", Kind::kSwitch,
+               "with --backup: reads and writes every file, also those that are there",
+               [](C& c, const Values& v) -> Result<void> {
+                 MAYFLY_TRY(c.backup.full, ParseBool("full", v.back()));
+                 return Ok();
+               }});
+}
+
+void AddRestoreOptions(Options& o) {
+  using R = C::RestoreOptions;
+  // Only flags: in a file they would restore at every start.
+  o.push_back({"--restore", "", Kind::kString,
+               "puts a backup of this folder into an empty --dbpath, and ends",
+               SetRestore(&R::folder)});
+  o.push_back(
+      {"--id", "", Kind::kString, "which backup to restore (the newest)", SetRestore(&R::id)});
+  o.push_back({"--until", "", Kind::kString,
+               "restores up to this timestamp, by the archived log: 2030-01-01T12:00:00Z, or "
+               "SECONDS,INCREMENT",
+               SetRestore(&R::until)});
+  o.push_back({"--archive", "", Kind::kString,
+               "folder of the archived log (log in the folder of the backups)",
+               SetRestore(&R::archive)});
+  o.push_back({"--expiry", "", Kind::kString,
+               "what is past its deadline after a restore: hold (default), shift or run",
+               [set = SetRestore(&R::expiry)](C& c, const Values& v) -> Result<void> {
+                 if (v.back() != "hold" && v.back() != "shift" && v.back() != "run")
+                   return Bad("expiry must be hold, shift or run, not '" + v.back() + "'");
+                 return set(c, v);
                }});
 }
 
@@ -440,6 +496,19 @@ void AddReplicationOptions(Options& o) {
                  c.oplog_size_mb = static_cast<uint64_t>(n);
                  return Ok();
                }});
+  // They are read where they are kept for getCmdLineOpts (server/archive_wiring.h).
+  const auto given = [](C&, const Values& v) -> Result<void> {
+    if (v.back().empty()) return Bad("logArchivePath and logArchiveCommand must not be empty");
+    return Ok();
+  };
+  o.push_back({"--logArchivePath", "replication.logArchivePath", Kind::kString,
+               "folder in which this member archives the replication log, for restores to a point "
+               "in time",
+               given});
+  o.push_back({"--logArchiveCommand", "replication.logArchiveCommand", Kind::kString,
+               "program with arguments that is run for each finished segment in that folder, with "
+               "the file in the place of {}, or behind",
+               given});
   o.push_back({"--initialMembers", "replication.initialMembers", Kind::kList,
                "host:port of the members of a new set, comma-separated: the first one initiates it",
                [](C& c, const Values& v) -> Result<void> {
@@ -479,6 +548,19 @@ void AddSecurityOptions(Options& o) {
   o.push_back({"--transitionToAuth", "security.transitionToAuth", Kind::kSwitch,
                "with a key file: clients may log in, but need not yet",
                SetBool("transitionToAuth", &C::transition_to_auth)});
+  // Read where it is kept for getCmdLineOpts (server/commands/member_stream_cmd.cc).
+  o.push_back({"--clusterIpSourceAllowlist", "security.clusterIpSourceAllowlist", Kind::kList,
+               "addresses and CIDR ranges from which other members may connect",
+               [](C&, const Values& v) -> Result<void> {
+                 const std::vector<std::string> list = SplitCommas(v);
+                 if (list.empty()) return Bad("clusterIpSourceAllowlist needs an address");
+                 for (const std::string& one : list)
+                   if (!ParseAddressRange(one))
+                     return Bad("clusterIpSourceAllowlist: '" + one +
+                                "' is no address or CIDR range");
+                 return Ok();
+               }});
+  o.back().restricts = true;
   o.push_back({"--redactClientLogData", "security.redactClientLogData", Kind::kSwitch,
                "what clients have sent shows as ### in the log",
                [](C& c, const Values& v) -> Result<void> {
@@ -519,7 +601,7 @@ void AddEncryptionOptions(Options& o) {
 
 void AddAbsentFeatures(Options& o) {
   Refuse(o, "--noscripting", "", Kind::kSwitch,
-         "there is no server-side JavaScript in this version");
+         "there is no server-side JavaScript in this version", "true");
   Refuse(o, "", "security.javascriptEnabled", Kind::kSwitch,
          "there is no server-side JavaScript in this version", "false");
   Refuse(o, "--shardsvr", "", Kind::kSwitch, kSharding);
@@ -533,6 +615,8 @@ std::vector<OptionRow> MakeOptions() {
   Options o;
   AddNetworkOptions(o);
   AddStorageOptions(o);
+  AddBackupOptions(o);
+  AddRestoreOptions(o);
   AddLogAndProcessOptions(o);
   AddProfilingOptions(o);
   AddAuditOptions(o);

@@ -18,13 +18,16 @@ struct OptionRow {
   std::string_view key;    ///< "net.port"; empty: only a flag
   Kind kind = Kind::kString;
   std::string_view help;
-  /// Sets what the option is for. The values are as given, at least one. Errors: BadValue 2.
+  /// Sets what the option is for. The values are as given, at least one unless
+  /// `restricts`. Errors: BadValue 2.
   std::function<Result<void>(ServerConfig&, const Values&)> apply;
   /// Not empty: MongoDB has the option and this server does not; giving it is an error that says
   /// this.
   std::string_view why_not = {};
   /// With why_not: the value that asks for nothing ("disabled", "false") and is accepted.
   std::string_view harmless = {};
+  /// Limits what others may do: without a value in a file it is an error, and not the default.
+  bool restricts = false;
   /// A password: it is shown nowhere, and asked for at the terminal when the option has no value.
   bool secret = false;
 };

@@ -27,7 +27,7 @@ Result<void> CursorLimits::Check(const Use& client) const {
   if (all_.cursors > MostCursors())
     return TooMany("cannot open a cursor: " + std::to_string(all_.cursors - 1) +
                    " cursors are open already");
-  // The only one a client has may be a large one.
+  // A client's only cursor may be a large one.
   if (client.cursors > 1 && client.bytes > MostBytesOfClient())
     return TooMany(
         "cannot open a cursor: with it the cursors of this client's address would take " +
@@ -46,7 +46,7 @@ void CursorLimits::Change(Share& share, Use& client, int64_t bytes, int64_t held
   held_elsewhere_ += held - share.held_;
   share.bytes_ = bytes;
   share.held_ = held;
-  // Not refused here: what is there is there, and the limits above are below that one.
+  // Not refused here: the cursor exists already, and the limits above are lower than that one.
   (void)hold_.Set(static_cast<size_t>(std::max<int64_t>(0, all_.bytes - held_elsewhere_)));
 }
 

@@ -18,7 +18,7 @@ namespace mayfly {
 /// Threads: any.
 class CursorLimits : public std::enable_shared_from_this<CursorLimits> {
  public:
-  /// Where the memory allows for it; with less than 12 GB there are fewer.
+  /// If the memory allows it; fewer with less than 12 GB.
   static constexpr int64_t kMaxCursors = 100'000;
   static int64_t MostCursors();
   static int64_t MostOfClient() { return MostCursors() / 4; }
@@ -33,7 +33,7 @@ class CursorLimits : public std::enable_shared_from_this<CursorLimits> {
         : of_(std::move(of)), client_(std::move(client)) {}
     ~Share();
     Share(const Share&) = delete;
-    /// It takes so many bytes now, of which somebody else counts `held` to large_memory. Never
+    /// It takes this many bytes now, of which `held` are counted to large_memory elsewhere. Never
     /// refused: the cursor is open.
     void Set(size_t bytes, size_t held);
 

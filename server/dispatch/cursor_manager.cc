@@ -263,6 +263,8 @@ int KillWhere(Shards& shards, const std::function<void(uint64_t)>& kill_operatio
 }  // namespace
 
 int CursorManager::KillSession(std::string_view session) {
+  // Each transaction ends with this, and most have no cursor.
+  if (open_.load(std::memory_order_acquire) == 0) return 0;
   const std::string key(session);
   auto count = [&](Shard&, int64_t, const Entry& e) {
     open_.fetch_sub(1, std::memory_order_relaxed);
@@ -352,11 +354,39 @@ CursorManager::Totals CursorManager::totals() const {
           get(timed_out_), get(total_opened_), get(more_than_one_batch_)};
 }
 
-void CursorManager::ForEachIdle(const std::function<void(const ClientCursor&)>& f) const {
+void CursorManager::ForEachIdle(std::optional<std::string_view> of_user,
+                                const std::function<void(const IdleCursor&)>& f) const {
+  std::vector<int64_t> ids;
   for (const Shard& s : shards_) {
-    std::lock_guard l(s.mutex);
-    for (const auto& [id, e] : s.entries)
-      if (e.idle) f(*e.idle);
+    ids.clear();
+    {
+      std::lock_guard l(s.mutex);
+      for (const auto& [id, e] : s.entries)
+        if (e.idle && (!of_user || e.user == *of_user)) ids.push_back(id);
+    }
+    for (const int64_t id : ids) {
+      IdleCursor copy;
+      {
+        std::lock_guard l(s.mutex);
+        const auto it = s.entries.find(id);
+        if (it == s.entries.end() || !it->second.idle) continue;
+        const ClientCursor& c = *it->second.idle;
+        copy = {c.id,
+                c.ns,
+                c.session,
+                c.plan_summary,
+                it->second.user,
+                BsonDocument(c.originating_command.view()),
+                c.batches,
+                c.documents_returned,
+                c.created,
+                c.last_used,
+                c.no_timeout,
+                c.cursor->tailable(),
+                c.cursor->await_data()};
+      }
+      f(copy);
+    }
   }
 }
 

@@ -22,7 +22,7 @@
 
 namespace mayfly {
 
-/// What produces a cursor's documents: an executor, a pipeline, or a list made beforehand. Used by
+/// The source of a cursor's documents: an executor, a pipeline, or a list made beforehand. Used by
 /// one thread at a time, but by different ones from batch to batch.
 class ServerCursor {
  public:
@@ -39,7 +39,7 @@ class ServerCursor {
   virtual void Park() {}
   virtual bool tailable() const { return false; }
   virtual bool await_data() const { return false; }
-  /// What CollectionNotifier::WaitFor waits on, for awaitData.
+  /// The event that CollectionNotifier::WaitFor waits for, for awaitData.
   virtual uint32_t collection_id() const { return 0; }
   /// A change stream: its errors have labels, and it outlives its collection, whose end it is to
   /// tell.
@@ -50,8 +50,8 @@ class ServerCursor {
   /// Fields of the reply's `cursor` besides the batch, after NextBatch: postBatchResumeToken.
   virtual void AppendPosition(BsonBuilder& cursor) const { (void)cursor; }
 
-  /// What it was made of was parsed into so many bytes (ParseWork::bytes), which live as long as it
-  /// does. Errors: ExceededMemoryLimit 146.
+  /// The size of its parsed form (ParseWork::bytes), which lives as long as it does. Errors:
+  /// ExceededMemoryLimit 146.
   Result<void> HoldParsed(size_t bytes) {
     parsed_bytes_ = bytes;
     return parsed_.Set(bytes);
@@ -96,7 +96,7 @@ struct ClientCursor {
   std::string ns;  ///< "db.coll", or "db.$cmd.aggregate", "db.$cmd.listIndexes.coll" …
   std::string db, collection;  ///< what getMore's `collection` must equal
   std::string session;         ///< its session's key (SessionKey); empty: none
-  std::string user;  ///< whose it is, UserName::Id; empty: nobody's, without access control
+  std::string user;  ///< UserName::Id of its user; empty: of no user, without access control
   uint64_t access_generation = 0;  ///< UserAccess::generation of who was allowed to have it
   std::string address;             ///< of the client that opened it; empty: one of the server's own
   std::unique_ptr<ServerCursor> cursor;
@@ -121,6 +121,17 @@ struct ClientCursor {
 
   /// The memory it keeps, about, with what its plan holds. For the limits on cursors.
   size_t bytes() const;
+};
+
+/// A cursor that no getMore has, as currentOp shows it: a copy.
+struct IdleCursor {
+  int64_t id = 0;
+  std::string ns, session, plan_summary;
+  std::string user;  ///< UserName::Id() of who has opened it; empty without access control
+  BsonDocument originating_command;
+  int64_t batches = 0, documents_returned = 0;
+  Instant created, last_used;
+  bool no_timeout = false, tailable = false, await_data = false;
 };
 
 /// All open cursors. Threads: any. Cursors idle for `cursorTimeoutMillis` are closed by Sweep.
@@ -161,7 +172,7 @@ class CursorManager {
   /// Those of every session that `of` is true for: one look at each cursor.
   int KillSessions(const std::function<bool(std::string_view id)>& of);
   /// Closes the cursors on a collection that is gone (empty: on all of the db), but not change
-  /// streams; how many. The next getMore of each is told 175 with the reason `why`, once.
+  /// streams; how many. The next getMore of each fails with 175 and the reason `why`, once.
   int KillNamespace(std::string_view db, std::string_view collection,
                     std::string_view why = "collection dropped");
   void KillAll();
@@ -175,8 +186,12 @@ class CursorManager {
   };
   /// Takes no lock: the numbers are read one after the other.
   Totals totals() const;
-  /// Each idle cursor (not one a getMore has), under a lock: be quick.
-  void ForEachIdle(const std::function<void(const ClientCursor&)>& f) const;
+  /// Calls `f` for each idle cursor, or for those of one user (UserName::Id()), without a lock.
+  /// Cursors are copied one at a time, so opening or using one waits for one copy at
+  /// most, however many there are. One that is opened or closed meanwhile may be
+  /// missing.
+  void ForEachIdle(std::optional<std::string_view> of_user,
+                   const std::function<void(const IdleCursor&)>& f) const;
 
  private:
   struct Entry {
@@ -218,9 +233,9 @@ class CursorManager {
 struct CommandContext;
 struct CommandRequest;
 
-/// What is known of every cursor a command opens: its namespace ("db.coll"; `collection` is what
-/// comes after the command's database), its session and the command itself. The source of documents
-/// is the caller's.
+/// The common facts of every cursor that a command opens: its namespace ("db.coll"; `collection` is
+/// what comes after the command's database), its session and the command itself. The source of
+/// documents is the caller's.
 std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const CommandRequest& req,
                                                std::string_view ns);
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -16,14 +17,15 @@
 
 namespace mayfly {
 
+class BucketSealer;  // server/execution/bucket_sealer.h
 class ClusterParameters;
 class ReplicaSet;  // replication/replica_set.h
 class SnapshotReads;
 class Storage;
 
-/// What statements on data need of their server, and no more: not its connections, its tables of
-/// commands and parameters, nor how it stops. Part of a ServerContext. Threads: any; the setters
-/// are called before the first client.
+/// The part of the server that statements on data need: not its connections, its tables of commands
+/// and parameters, or its shutdown. Part of a ServerContext. Threads: any; the setters are called
+/// before the first client.
 class DataServices {
  public:
   DataServices(SystemClock& clock, Log& log);
@@ -41,6 +43,9 @@ class DataServices {
   void set_replica_set(ReplicaSet* set) { replica_set_ = set; }
   /// A standalone, or a primary.
   bool writable() const;
+  /// Null in a server without clients, and while it starts and stops.
+  BucketSealer* sealer() { return sealer_.load(std::memory_order_acquire); }
+  void set_sealer(BucketSealer* s) { sealer_.store(s, std::memory_order_release); }
   SnapshotReads& snapshot_reads() { return *snapshot_reads_; }
   CursorManager& cursors() { return cursors_; }
   CollectionNotifier& notifier() { return notifier_; }
@@ -63,6 +68,7 @@ class DataServices {
   Log& log_;
   Storage* storage_ = nullptr;
   ReplicaSet* replica_set_ = nullptr;
+  std::atomic<BucketSealer*> sealer_{nullptr};
   ServerParameters settings_;
   std::unique_ptr<SnapshotReads> snapshot_reads_;
   ServerMetrics metrics_;

@@ -11,7 +11,7 @@ class TtlMonitor;
 struct TtlRule;
 struct TtlRuleFigures;
 
-/// What commands about expiry need besides the data. Part of a ServerContext. Threads: as
+/// The services of expiry commands besides the data. Part of a ServerContext. Threads: as
 /// DataServices.
 class ExpiryServices : public DataServices {
  public:
@@ -24,7 +24,7 @@ class ExpiryServices : public DataServices {
 
   /// Set once there is storage, before the first client; stopped before it goes.
   TtlMonitor* ttl_monitor = nullptr;
-  /// What the TTL monitor knows of a rule; empty without one (tests).
+  /// The TTL monitor's facts about a rule; empty without a monitor (tests).
   std::function<TtlRuleFigures(const TtlRule& rule)> ttl_figures;
   /// A figure of serverStatus that takes long to find in a large server.
   struct SlowFigure {

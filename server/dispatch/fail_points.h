@@ -25,11 +25,11 @@ class Operation;
 class FailPoints {
  public:
   FailPoints();
-  /// What `stopReplProducer` and `rsSyncApplyStop` do, on a member of a set. Before the first
+  /// The action of `stopReplProducer` and `rsSyncApplyStop`, on a member of a set. Before the first
   /// client.
   void set_stop_applying(std::function<void(bool on)> f) { stop_applying_ = std::move(f); }
 
-  /// One relaxed load: what the hot path asks.
+  /// One relaxed load, for the hot path.
   bool any() const { return active_.load(std::memory_order_relaxed) != 0; }
 
   struct Configured {
@@ -70,7 +70,7 @@ class FailPoints {
 /// first is MaxTimeMSExpired 50, the second takes the limit away. Call it once the limit is set.
 Result<void> FireMaxTime(FailPoints& points, Operation& op);
 
-/// What failCommand does to one command.
+/// The effect of failCommand on one command.
 struct FailCommandAction {
   bool close_connection = false;
   int64_t block_ms = 0;

@@ -105,8 +105,8 @@ class ClientSlot : public boost::intrusive::list_base_hook<> {
   std::optional<UserName> user_;
 };
 
-/// All clients, in shards: whoever looks at all of them keeps a client that comes or goes waiting
-/// for a few at most. Threads: any.
+/// All clients, in shards: a visit of all of them makes a client that comes or goes wait for a few
+/// others at most. Threads: any.
 class OperationRegistry {
  public:
   uint64_t NextOperationId() { return next_op_id_.fetch_add(1, std::memory_order_relaxed); }

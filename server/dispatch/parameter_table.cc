@@ -137,7 +137,7 @@ void RegisterMember(ServerContext& server) {
             "Talk to members of earlier versions as well, whose handshake lets anybody who "
             "connects guess the key file.");
   p.Add({.name = "writePeriodicNoops",
-         .help = "Whether an idle primary writes a note into the log every ten seconds.",
+         .help = "Whether an idle primary writes a note into the log now and then.",
          .at_runtime = false,
          .get = [&m](BsonBuilder& b,
                      std::string_view n) { b.Append(n, m.write_periodic_noops.load()); },
@@ -147,9 +147,26 @@ void RegisterMember(ServerContext& server) {
            m.write_periodic_noops = v.Truthy();
            return Ok();
          }});
+  p.Add({.name = "periodicNoopIntervalSecs",
+         .help = "Seconds after which an idle primary writes a note into the log.",
+         .at_runtime = false,
+         .get =
+             [&m](BsonBuilder& b, std::string_view n) {
+               b.Append(n, static_cast<int32_t>(m.periodic_noop_secs.load()));
+             },
+         .set = [&m](BsonValue v) -> Result<void> {
+           if (!v.IsNumber()) return WrongType("periodicNoopIntervalSecs", v, "a number");
+           const int64_t seconds = v.NumberAsInt64();
+           if (seconds < 1 || seconds > 3600)
+             return Error{ErrorCode::kBadValue,
+                          "Invalid value for parameter periodicNoopIntervalSecs: " +
+                              std::to_string(seconds) + " is not between 1 and 3600"};
+           m.periodic_noop_secs = seconds;
+           return Ok();
+         }});
 }
 
-/// What operations may take, and how long what they leave is kept.
+/// Limits of operations, and retention of their results.
 Error NoAuditLog(std::string_view parameter) {
   return {ErrorCode::kIllegalOperation,
           std::string(parameter) + ": there is no audit log (auditDestination none)"};
@@ -198,6 +215,16 @@ void RegisterAudit(ServerContext& server) {
 void RegisterOperations(ServerContext& server) {
   ParameterRegistry& p = server.parameters();
   ServerParameters& s = server.settings();
+  p.AddBool("timeSeriesSealing", &s.series_sealing,
+            "Buckets of time series are merged and compressed in the background");
+  p.AddInt("timeSeriesSealIdleSecs", &s.series_idle_secs, 0, 86'400,
+           "Seconds without a point of a meta value and span before its buckets are sealed");
+  p.AddInt("timeSeriesOpenGroups", &s.series_open_groups, 100, 10'000'000,
+           "Meta values and spans whose buckets are kept in mind to be merged; what is beyond is "
+           "looked for later");
+  p.AddInt("timeSeriesCursorLifeSecs", &s.series_cursor_life_secs, 1, 86'400,
+           "Seconds for which a cursor over a time series can read; the store keeps for it what is "
+           "removed meanwhile");
   p.AddInt("cursorTimeoutMillis", &s.cursor_timeout_millis, 1, INT64_MAX,
            "Milliseconds after which an idle cursor closes.", {}, false);
   p.AddInt("clientCursorMonitorFrequencySecs", &s.client_cursor_monitor_frequency_secs, 1, 3600,
@@ -219,6 +246,10 @@ void RegisterOperations(ServerContext& server) {
   p.AddInt("shortReadSliceMicros", &server.short_reads().slice_micros, 0, 100'000,
            "Microseconds a read may take on the thread that serves its connection before it goes "
            "to a worker; 0: at once.");
+  p.AddInt("internalQueryScanHelpers", &server.short_reads().scan_helpers, 0, 64,
+           "Threads that may help long scans of collections, all scans together; 0: none.");
+  p.AddInt("internalQueryScanHelpAfter", &server.short_reads().scan_help_after, 1, int64_t{1} << 40,
+           "Documents that a scan reads before others help it.");
   p.AddBool("requireApiVersion", &s.require_api_version, "Refuse commands without apiVersion.");
   RegisterAudit(server);
   p.AddInt("spillMaxBytes", &server.large_memory().spill_limit, 0, INT64_MAX,
@@ -237,6 +268,9 @@ void RegisterOperations(ServerContext& server) {
            "Memory of one sort before it spills to disk or fails.", {}, false);
   p.AddInt("internalDocumentSourceGroupMaxMemoryBytes", &s.internal_document_source_group_max_bytes,
            1, INT64_MAX, "Memory of one $group before it spills to disk or fails.", {}, false);
+  p.AddBool(
+      "internalQueryRewriteTimeSeries", &s.internal_query_rewrite_time_series,
+      "Ask filters, fields and orders of a time series' points of its buckets where possible.");
 }
 
 void RegisterUmask(ParameterRegistry& p, ServerParameters& s) {
@@ -329,7 +363,6 @@ void RegisterLog(ParameterRegistry& p, Log& log) {
          }});
   p.Add({.name = "logComponentVerbosity",
          .help = "Verbosity by component: {verbosity: 1, network: {verbosity: 2}}; -1 inherits.",
-         .at_startup = false,
          .get = [&log](BsonBuilder& b, std::string_view n) { AppendVerbosity(log, b, n); },
          .set = [&log](BsonValue v) { return SetVerbosity(log, v); }});
   p.Add({.name = "redactClientLogData",
@@ -476,7 +509,7 @@ void RegisterTls(ServerContext& server) {
          }});
 }
 
-/// Of logins.
+/// For logins.
 void AddStartupBool(ParameterRegistry& p, std::string_view name, std::string_view help,
                     bool* value) {
   p.Add({.name = std::string(name),
@@ -576,7 +609,7 @@ void RegisterAccess(ServerContext& server) {
          }});
 }
 
-/// What can only be asked for.
+/// Read-only parameters.
 void RegisterFacts(ParameterRegistry& p, const ServerConfig& config) {
   p.Add({.name = "featureCompatibilityVersion",
          .help = "The MongoDB release whose behaviour and formats are answered.",

@@ -60,7 +60,7 @@ void ParameterRegistry::AddInt(std::string name, std::atomic<int64_t>* value, in
          if (!v.IsNumber()) return WrongType(name, v, "a number");
          if (!v.ExactInt64(&n)) {
            const double d = v.NumberAsDouble();
-           // A fraction is dropped as MongoDB drops it; what is no number at all is refused.
+           // A fraction is dropped, as in MongoDB; a value that is not a number is refused.
            if (std::isnan(d) || std::abs(d) > 9e18)
              return Error{ErrorCode::kBadValue, "Invalid value for parameter " + name + ": " +
                                                     ToRelaxedJson(v) + " is not a whole number"};
@@ -173,6 +173,11 @@ Result<void> ParameterRegistry::Set(std::string_view name, BsonValue value, bool
 }
 
 Result<void> ParameterRegistry::SetFromText(std::string_view name, std::string_view text) {
+  if (text.starts_with('{')) {
+    MAYFLY_TRY(const BsonDocument document, ParseJson(text));
+    const BsonDocument holder = BuildBson([&](BsonBuilder& b) { b.Append("v", document.view()); });
+    return Set(name, holder.view()["v"], true, nullptr);
+  }
   BsonDocument doc = BuildBson([&](BsonBuilder& b) {
     int64_t n = 0;
     double d = 0;

@@ -70,6 +70,11 @@ struct ServerParameters {
   std::atomic<int64_t> logical_session_refresh_millis{300'000};
   std::atomic<int64_t> max_time_ms_default{0};
   std::atomic<int64_t> min_snapshot_history_window_secs{300};
+  /// For time series: whether, and when, buckets are merged and sealed.
+  std::atomic<bool> series_sealing{true};
+  std::atomic<int64_t> series_idle_secs{20};
+  std::atomic<int64_t> series_open_groups{100'000};
+  std::atomic<int64_t> series_cursor_life_secs{1800};
   std::atomic<bool> require_api_version{false};
   std::atomic<bool> enable_test_commands{false};
   std::atomic<bool> audit_fail_closed{false};
@@ -78,6 +83,7 @@ struct ServerParameters {
   std::atomic<int> process_umask{-1};  ///< -1: not given
   std::atomic<int64_t> internal_query_max_blocking_sort_bytes{100 * 1024 * 1024};
   std::atomic<int64_t> internal_document_source_group_max_bytes{100 * 1024 * 1024};
+  std::atomic<bool> internal_query_rewrite_time_series{true};
 };
 
 }  // namespace mayfly

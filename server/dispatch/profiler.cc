@@ -1,10 +1,14 @@
 #include "server/dispatch/profiler.h"
 
+#include <algorithm>
+
+#include "protocol/cut_text.h"
 #include "protocol/database_name.h"
 #include "protocol/extended_json.h"
 #include "protocol/micros.h"
 #include "protocol/object_id.h"
 #include "protocol/system_names.h"
+#include "server/dispatch/redacted_command.h"
 #include "server/dispatch/server_context.h"
 #include "storage/catalog/namespace.h"
 #include "storage/storage.h"
@@ -30,12 +34,23 @@ std::string NamespaceOf(const FinishedOperation& f) {
   if (!f.report.ns.empty()) return f.report.ns;
   std::string ns(req.db);
   const BsonValue first = req.fields.empty() ? BsonValue() : req.fields[0].value;
-  ns.append(1, '.').append(first.IsString() ? first.String() : std::string_view("$cmd"));
+  // A client's collection name may be as long as a message.
+  ns.append(1, '.').append(first.IsString() ? ShownText(first.String(), kMaxNamespace) : "$cmd");
   return ns;
 }
 
-/// The fields that the profiler's document and the log's line share.
-void AppendCosts(const FinishedOperation& f, BsonBuilder& out) {
+/// Whether it reads the log of the set, in which the credentials of users are, too.
+bool ReadsLog(const CommandRequest& req) {
+  if (!IsConfigOrLocal(req.db) || req.fields.empty()) return false;
+  BsonValue named = req.name == "getMore" ? req.body["collection"] : req.fields[0].value;
+  if (named.IsDocument()) named = named.Document().First().value;  // explain
+  if (!named.IsString()) return false;
+  return HoldsCredentials(req.db, named.String());  // check_names: compared
+}
+
+/// The fields that the profiler's document and the log's line share. `of_users`: the command names
+/// the collections of users, so its error's message may have a credential in it.
+void AppendCosts(const FinishedOperation& f, bool of_users, BsonBuilder& out) {
   const Operation& op = f.op;
   const OperationReport& r = f.report;
   const Error* error = f.error;
@@ -55,22 +70,25 @@ void AppendCosts(const FinishedOperation& f, BsonBuilder& out) {
   if (op.write_conflicts) out.Append("writeConflicts", op.write_conflicts);
   if (r.cursor_exhausted) out.Append("cursorExhausted", true);
   out.Append("numYield", op.yields);
-  // Of a write, what its search has handed on is nothing that was returned.
+  // For a write, documents found by its search were not returned.
   const bool write = r.op == "update" || r.op == "remove";
   if ((op.n_returned && !write) || r.op == "query" || r.op == "getmore")
     out.Append("nreturned", op.n_returned);
   if (error != nullptr) {
-    out.Append("ok", 0.0).Append("errMsg", error->message);
+    out.Append("ok", 0.0);
+    const bool hidden = of_users || ReadsLog(f.request);
+    out.Append("errMsg", hidden ? kRedacted : std::string_view(error->message));
     out.Append("errName", ErrorCodeName(error->code))
         .Append("errCode", static_cast<int32_t>(error->code));
   }
   out.Append("responseLength", f.reply_bytes);
 }
 
-/// Up to `size` bytes, and not the half of a character.
-void CutAtCharacter(std::string& text, size_t size) {
-  while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) --size;
-  text.resize(size);
+/// Whether the document is a command that takes a password or a login, within another one.
+bool TakesSecrets(BsonView doc) {
+  constexpr std::string_view kNames[] = {"saslStart",  "saslContinue", "authenticate",
+                                         "createUser", "updateUser",   "rotateCertificates"};
+  return std::find(std::begin(kNames), std::end(kNames), doc.First().name) != std::end(kNames);
 }
 
 /// The document as text, as far as kMaxCommandBytes reach: what is behind that is not looked at.
@@ -82,7 +100,9 @@ void AppendCut(BsonView doc, bool array, std::string& out) {
     if (!std::exchange(first, false)) out += ", ";
     if (!array) out.append(e.name).append(": ");
     const size_t room = kMaxCommandBytes + 16;
-    if (e.value.IsDocument()) {
+    if ((!array && IsHidden(e)) || (e.value.IsDocument() && TakesSecrets(e.value.Document()))) {
+      out.append(1, '"').append(kRedacted).append(1, '"');
+    } else if (e.value.IsDocument()) {
       AppendCut(e.value.Document(), false, out);
     } else if (e.value.Is(BsonType::kArray)) {
       AppendCut(e.value.Document(), true, out);
@@ -106,40 +126,53 @@ std::vector<BsonView> StatementsOf(const FinishedOperation& f, std::string_view*
   return statements ? std::move(statements).value() : std::vector<BsonView>();
 }
 
-void AppendCommand(const FinishedOperation& f, BsonBuilder& out) {
+/// The command's own fields without its secrets, and its statements behind them.
+void AppendWhole(const ShownCommand& shown, BsonView body, std::string_view field,
+                 const std::vector<BsonView>& statements, BsonBuilder& out) {
+  BsonBuilder command = out.OpenDocument("command");
+  for (const BsonElement& e : body) shown.Append(e, command);
+  if (field.empty()) return;
+  BsonArrayBuilder list = command.OpenArray(field);
+  for (BsonView s : statements) shown.AppendDocument(s, list);
+}
+
+void AppendCommand(const FinishedOperation& f, const ShownCommand& shown, BsonBuilder& out) {
   const CommandRequest& req = f.request;
+  // Little is left of it.
+  if (shown.of_users()) return AppendWhole(shown, req.body, {}, {}, out);
   std::string_view field;
   const std::vector<BsonView> statements = StatementsOf(f, &field);
   // An update or delete of one statement is shown as that statement (manual: "Database Profiler
   // Output").
   if (statements.size() == 1 && statements[0].size() <= kMaxCommandBytes) {
-    out.Append("command", statements[0]);
+    out.Append("command", RedactedCommand(statements[0]));
     return;
   }
   size_t bytes = req.body.size();
   if (req.Sequence(field) != nullptr)
     for (BsonView s : statements) bytes += s.size();
-  if (bytes <= kMaxCommandBytes && req.Sequence(field) != nullptr) {
-    BsonBuilder command = out.OpenDocument("command");
-    command.AppendAll(req.body);
-    BsonArrayBuilder list = command.OpenArray(field);
-    for (BsonView s : statements) list.Append(s);
-    return;
-  }
-  if (req.body.size() <= kMaxCommandBytes) {
-    out.Append("command", req.body);
-    return;
-  }
+  if (bytes <= kMaxCommandBytes && req.Sequence(field) != nullptr)
+    return AppendWhole(shown, req.body, field, statements, out);
+  if (req.body.size() <= kMaxCommandBytes) return AppendWhole(shown, req.body, {}, {}, out);
   // As MongoDB shows it: text, cut; the comment stays findable.
   std::string text;
-  AppendCut(req.body, false, text);
-  if (text.size() > kMaxCommandBytes) CutAtCharacter(text, kMaxCommandBytes);
+  if (TakesSecrets(req.body))
+    text.append("{ ").append(req.name).append(": ").append(kRedacted);
+  else
+    AppendCut(req.body, false, text);
+  text.resize(CutUtf8(text, kMaxCommandBytes).size());
   BsonBuilder command = out.OpenDocument("command");
   command.Append("$truncated", text + "...");
   for (const CommandField& f : req.fields)
     if (f.name == "comment" && f.value.size() <= kMaxCommandBytes / 4)
-      command.Append("comment", f.value);
+      shown.Append({f.name, f.value}, command);
   command.Done();
+}
+
+/// The command that a getMore goes on with.
+void AppendOriginating(const FinishedOperation& f, BsonBuilder& out) {
+  if (!f.report.originating_command.view().empty())
+    out.Append("originatingCommand", RedactedCommand(f.report.originating_command));
 }
 
 }  // namespace
@@ -199,13 +232,13 @@ Profiler::Verdict Profiler::Judge(const FinishedOperation& f) const {
 }
 
 BsonDocument Profiler::Describe(const FinishedOperation& f, Instant now) {
+  const ShownCommand shown(f.request.body, &f.request.sequences);
   return BuildBson([&](BsonBuilder& b) {
     b.AppendObjectId("_id", NewObjectId(f.op.now));
     b.Append("op", f.report.op).Append("ns", NamespaceOf(f));
-    AppendCommand(f, b);
-    if (!f.report.originating_command.view().empty())
-      b.Append("originatingCommand", f.report.originating_command);
-    AppendCosts(f, b);
+    AppendCommand(f, shown, b);
+    AppendOriginating(f, b);
+    AppendCosts(f, shown.of_users(), b);
     b.Append("protocol", "op_msg").Append("millis", f.micros / 1000);
     if (!f.report.plan_summary.empty()) b.Append("planSummary", f.report.plan_summary);
     b.Append("ts", now);
@@ -219,16 +252,16 @@ BsonDocument Profiler::Describe(const FinishedOperation& f, Instant now) {
 }
 
 BsonDocument Profiler::LogAttributes(const FinishedOperation& f) {
+  const ShownCommand shown(f.request.body, &f.request.sequences);
   return BuildBson([&](BsonBuilder& b) {
     b.Append("type", f.report.op).Append("ns", NamespaceOf(f));
     if (f.client != nullptr) {
       if (std::string app = f.client->app_name(); !app.empty()) b.Append("appName", app);
     }
-    AppendCommand(f, b);
-    if (!f.report.originating_command.view().empty())
-      b.Append("originatingCommand", f.report.originating_command);
+    AppendCommand(f, shown, b);
+    AppendOriginating(f, b);
     if (!f.report.plan_summary.empty()) b.Append("planSummary", f.report.plan_summary);
-    AppendCosts(f, b);
+    AppendCosts(f, shown.of_users(), b);
     if (f.client != nullptr) b.Append("remote", f.client->address);
     b.Append("protocol", "op_msg").Append("durationMillis", f.micros / 1000);
   });
@@ -277,7 +310,7 @@ void Profiler::Write(ServerContext& server, const FinishedOperation& f) {
       return;
     }
   }
-  // More comes than the writer can take: who adds to it does the work, as on MongoDB.
+  // Entries come faster than the writer takes them: their senders do the work, as on MongoDB.
   WriteEntry(server, entry);
 }
 

@@ -18,7 +18,7 @@ namespace mayfly {
 
 class ServerContext;
 
-/// What is known of an operation once it is over.
+/// The facts about a finished operation.
 struct FinishedOperation {
   const Operation& op;
   const OperationReport& report;
@@ -33,7 +33,7 @@ struct FinishedOperation {
 /// slow ones, 2 all); slowms and sampleRate are the server's. Threads: any.
 class Profiler {
  public:
-  /// What the profile command has set for a database.
+  /// The settings of the profile command for a database.
   struct Settings {
     int level = 0;
     std::shared_ptr<const MatchExpression> filter;  ///< replaces slowms and sampleRate; null: none
@@ -49,17 +49,17 @@ class Profiler {
   Result<void> Set(std::string_view db, Settings s);
   static constexpr size_t kMaxDatabases = 10'000;
   static constexpr uint32_t kMaxFilterBytes = 16 << 10;
-  /// What matching a filter with one operation may take: everybody's are matched, where they end.
+  /// Time limit for matching a filter with one operation: all are matched at their end.
   static constexpr int64_t kMaxFilterMicros = 1000;
   /// True when any database may have a level above 0: one relaxed load on the fast path.
   bool active() const { return active_.load(std::memory_order_relaxed); }
   void Activate() { active_ = true; }
 
-  /// What is to be done with a finished operation.
+  /// How to record a finished operation.
   struct Verdict {
     bool log = false, profile = false;
   };
-  /// Draws the sample anew with each call: once an operation. A filter that is not done within
+  /// Draws a new sample with each call: once per operation. A filter that is not done within
   /// kMaxFilterMicros does not match. Operations on config and local are never profiled.
   Verdict Judge(const FinishedOperation& f) const;
   /// A document of system.profile.
@@ -72,8 +72,8 @@ class Profiler {
 
   /// True while entries wait to be written: one relaxed load on the fast path.
   bool writing() const { return outstanding_.load(std::memory_order_relaxed) != 0; }
-  /// For who reads system.profile: `Written(mark)` says when what was answered before `Mark()` is
-  /// all there (or could not be written).
+  /// For readers of system.profile: `Written(mark)` tells when all entries of answers before
+  /// `Mark()` are written (or have failed).
   uint64_t Mark() const;
   bool Written(uint64_t mark) const;
 

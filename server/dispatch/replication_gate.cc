@@ -19,10 +19,10 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// How long a client has to read an error that is news before hellos tell of it too.
+/// How long a client has to read an error with news before hellos report the news too.
 constexpr std::chrono::milliseconds kNewsBeforeHello(25);
-/// A client may have seen what this member has not heard of yet; further ahead of all known times
-/// than this nobody has issued one.
+/// A client may have seen a time that this member does not know yet; no member has issued one
+/// further ahead of all known times than this.
 constexpr uint64_t kAheadSeconds = 10;
 constexpr int64_t kNudgeMicros = 100'000;
 constexpr uint64_t kMaxDriftSeconds = 365ull * 24 * 3600;  ///< maxAcceptableLogicalClockDriftSecs
@@ -208,7 +208,7 @@ Result<void> CheckState(ReplicaSet& set, const CommandRow& row, const CommandReq
   return Ok();
 }
 
-/// Whether the time is one that members have told. Errors: as CheckClusterTime.
+/// Whether the time was signed by a member. Errors: as CheckClusterTime.
 static Result<void> CheckSignature(TimeKeys& keys, uint64_t ts, BsonView doc) {
   const BsonValue given = doc["signature"];
   std::string_view hash;
@@ -246,7 +246,7 @@ Result<void> CheckClusterTime(ServerContext& server, BsonView doc, const UserAcc
   if (ts <= keys.believed()) return Ok();
   static constexpr ActionSet kAdvance{Action::advanceClusterTime};
   if (access == nullptr || !access->privileges.AllowsOnCluster(kAdvance)) {
-    // The first keys have not come here yet: the time may be true, and is not believed.
+    // The first keys have not arrived here yet: the time may be valid, but is not accepted.
     if (!keys.any()) return Ok();
     MAYFLY_TRY(CheckSignature(keys, ts, doc));
   }
@@ -254,7 +254,7 @@ Result<void> CheckClusterTime(ServerContext& server, BsonView doc, const UserAcc
   return Ok();
 }
 
-/// Of a server that belongs to no set. Whatever it has committed is with the majority of its one
+/// For a server outside a set: everything it has committed is on the majority of its one
 /// member.
 static Result<void> CheckStandaloneReadConcern(const CommandContext& ctx, const CommandRow& row,
                                                BsonView rc) {
@@ -268,7 +268,7 @@ static Result<void> CheckStandaloneReadConcern(const CommandContext& ctx, const 
     return Error{ErrorCode::kNotAReplicaSet,
                  "node needs to be a replica set member to use readConcern: " + std::string(what)};
   }
-  // What MongoDB reads with by itself may be said with every command.
+  // Every command accepts the read concern that MongoDB uses by default.
   if (!(row.flags & kTakesReadConcern) && ctx.read_concern != ReadConcernLevel::kLocal)
     return Error{ErrorCode::kInvalidOptions,
                  "Command " + std::string(row.name) + " does not support readConcern"};
@@ -277,7 +277,7 @@ static Result<void> CheckStandaloneReadConcern(const CommandContext& ctx, const 
 
 namespace {
 
-/// Of what is not read below, too: a transaction keeps the whole document, and shows it.
+/// Including fields that are not read below: a transaction keeps and shows the whole document.
 Result<void> CheckReadConcernFields(BsonView rc) {
   const auto wrong = [](std::string_view name, BsonValue v, const char* expected) {
     return Error{ErrorCode::kTypeMismatch,
@@ -454,8 +454,8 @@ Awaitable<Result<void>> WaitBefore(CommandContext& ctx) {
                                     static_cast<uint32_t>(ReplEvent::kApplied));
     if (set.applied_ts() >= wanted) break;
     const int64_t now = ctx.server.clock().MonotonicMicros();
-    // Somebody has seen a later time than the log has: an entry takes it there once this primary's
-    // own time has come so far. Its time does not go ahead because a client says so.
+    // A client has seen a later time than the log's. An entry moves the log there once this
+    // primary's own clock has reached that time: a client's word does not move it ahead.
     if (!nudged && set.writable() &&
         (set.committer().last_ts() >= wanted ||
          set.clock().Now().millis / 1000 > static_cast<int64_t>(wanted >> 32))) {
@@ -467,8 +467,8 @@ Awaitable<Result<void>> WaitBefore(CommandContext& ctx) {
     }
     MAYFLY_CO_TRY(co_await watch.WaitFor(ctx, now + (nudged ? 10'000'000 : kNudgeMicros)));
   }
-  // What this secondary has caught up with may have been hidden from the session before: it has to
-  // be hidden here too.
+  // Documents that were hidden from the session before must be hidden here too, after this
+  // secondary has caught up.
   ctx.op.ReadClock();
   if (ctx.read_concern == ReadConcernLevel::kSnapshot) {
     MAYFLY_CO_TRY(ctx.op.view, ctx.server.snapshot_reads().Open(set, ctx.at_cluster_time));
@@ -484,7 +484,7 @@ bool WriteConcernAppliesToError(const Operation& op, ErrorCode code) {
     case ErrorCode::kMaxTimeMSExpired:
     case ErrorCode::kInternalError:
       return false;
-    // Of parsing, mostly.
+    // Mostly from parsing.
     case ErrorCode::kBadValue:
     case ErrorCode::kFailedToParse:
     case ErrorCode::kTypeMismatch:
@@ -571,7 +571,7 @@ void AppendTimes(ServerContext& server, const Operation& op, BsonBuilder& reply)
   TimeSignature signature;
   bool shown = true;
   if (access.signs_times()) {
-    // Without a key yet: others would take the time for a forged one.
+    // Without a key, others would take the time for a forged one.
     shown = access.time_keys().Sign(now, &signature) || !access.enforced();
     const auto seconds = static_cast<int64_t>(now >> 32);
     if (access.time_keys().Due(seconds) && set.writable())

@@ -29,8 +29,8 @@ class RWConcernDefaults {
   void Load(Storage& storage);
   /// Errors: as PutSetting.
   Result<void> Set(Storage& storage, Operation& op, Values values);
-  /// What a write without a write concern gets: the majority, unless somebody has set something
-  /// else.
+  /// The write concern of writes without one: the majority, unless another default was
+  /// set.
   WriteConcern write_concern() const {
     if (custom_.load(std::memory_order_relaxed)) [[unlikely]]
       return CustomWriteConcern();
@@ -50,6 +50,10 @@ class RWConcernDefaults {
 /// Parameters of transactions. They are there before a set is, and on a standalone. Threads: any.
 struct TransactionParameters {
   std::atomic<int64_t> lifetime_secs{60}, lock_wait_millis{5};
+  /// How often transactions past their lifetime are looked for: one lives at most 50% longer.
+  int64_t LookEveryMillis() const {
+    return std::min<int64_t>(4000, std::max<int64_t>(1, lifetime_secs.load()) * 500);
+  }
 };
 
 /// The points in time of recent snapshot reads. They are kept for a while, so that other reads and
@@ -64,7 +68,7 @@ class SnapshotReads {
   /// `at` 0: now. REQUIRES: the set's member has applied `at`. Errors: SnapshotTooOld 239 when no
   /// read has begun there within the window.
   Result<ReadViewPtr> Open(ReplicaSet& set, uint64_t at);
-  /// What a cursor that was opened at `point` goes on reading. Errors: SnapshotTooOld 239.
+  /// The point for the next batches of a cursor opened at `point`. Errors: SnapshotTooOld 239.
   Result<ReadViewPtr> Continue(ReadPoint& point);
   /// Ends the windows that are over.
   void Sweep();
@@ -101,17 +105,17 @@ class SnapshotReads {
   std::shared_ptr<Transactions> transactions_;
 };
 
-/// What the dispatcher asks of a replica set's member about each command. None of it is called on a
+/// The dispatcher's checks of each command on a replica set's member. None of it is called on a
 /// standalone.
 namespace replication_gate {
 
 /// Whether this member, as it is now, may run the command. Errors: 10107, 13435, 13436.
 Result<void> CheckState(ReplicaSet& set, const CommandRow& row, const CommandRequest& req,
                         bool legacy_secondary_ok);
-/// Looks at what the client says of the set's time. With access control on, one that is ahead of
-/// this member's must be signed by a member, unless `access` allows advanceClusterTime; this member
-/// then knows that the time has been, but its own does not follow it. Errors: BadValue 2, NoSuchKey
-/// 4, TypeMismatch 14, KeyNotFound 211, TimeProofMismatch 204.
+/// Checks the set's time from the client. With access control on, one that is ahead of this
+/// member's must be signed by a member, unless `access` allows advanceClusterTime; this member then
+/// knows that the time has been, but its own does not follow it. Errors: BadValue 2, NoSuchKey 4,
+/// TypeMismatch 14, KeyNotFound 211, TimeProofMismatch 204.
 Result<void> CheckClusterTime(ServerContext& server, BsonView cluster_time,
                               const UserAccess* access, Instant now);
 /// Reads `readConcern` into the context. `transaction`: of a command that runs in one. Errors:
@@ -136,8 +140,8 @@ inline bool MustWaitAfter(const CommandContext& ctx) {
 /// command may have changed something before, or when the cause of the failure (a duplicate key)
 /// may not be on enough members yet. It does not for a command that did not run or was interrupted.
 bool WriteConcernAppliesToError(const Operation& op, ErrorCode code);
-/// Waits for what the write concern asks beyond the majority, and says in `reply` (a
-/// writeConcernError) what was not reached.
+/// Waits for the write concern's members beyond the majority, and reports failures in `reply` (a
+/// writeConcernError).
 Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply);
 /// $clusterTime, signed with access control on, and operationTime.
 void AppendTimes(ServerContext& server, const Operation& op, BsonBuilder& reply);

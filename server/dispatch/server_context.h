@@ -10,6 +10,7 @@
 #include "server/base/io_watchdog.h"
 #include "server/base/network_buffers.h"
 #include "server/base/worker_pool.h"
+#include "server/dispatch/backup_figures.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/expiry_services.h"
 #include "server/dispatch/member_parameters.h"
@@ -26,9 +27,9 @@ struct ServerConfig;  // server/dispatch/config.h
 class Tls;            // security/tls.h
 struct TlsSettings;   // server/dispatch/tls_settings.h
 
-/// What the server consists of: made by main, outlives every connection. The members are safe for
-/// any thread; set-up (the setters) happens before the first client. Only what administers the
-/// server takes it whole; statements take DataServices, commands about expiry ExpiryServices.
+/// All parts of the server: made by main, outlives every connection. The members are safe for any
+/// thread; set-up (the setters) happens before the first client. Only administrative code takes the
+/// whole; statements take DataServices, commands about expiry ExpiryServices.
 class ServerContext : public ExpiryServices {
  public:
   ServerContext(const ServerConfig& config, SystemClock& clock, Log& log);
@@ -40,11 +41,12 @@ class ServerContext : public ExpiryServices {
   AuditLog* audit() { return audit_; }
   void set_audit(AuditLog* a) { audit_ = a; }
 
-  /// What large values of its operations may take together; its threads charge it.
+  /// The budget for large values of all its operations; its threads charge it.
   large_memory::Budget& large_memory() { return large_memory_; }
   NetworkBuffers& network_buffers() { return network_buffers_; }
   IoWatchdog& io_watchdog() { return io_watchdog_; }
   MemberParameters& member_parameters() { return member_parameters_; }
+  BackupFigures& backups() { return backups_; }
   WorkerPool& workers() { return workers_; }
   CommandRegistry& commands() { return commands_; }
   ParameterRegistry& parameters() { return parameters_; }
@@ -102,6 +104,7 @@ class ServerContext : public ExpiryServices {
   NetworkBuffers network_buffers_;
   IoWatchdog io_watchdog_;
   MemberParameters member_parameters_;
+  BackupFigures backups_;
   WorkerPool workers_;
   CommandRegistry commands_;
   ParameterRegistry parameters_;

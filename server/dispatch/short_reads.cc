@@ -1,6 +1,7 @@
 #include "server/dispatch/short_reads.h"
 
 #include <algorithm>
+#include <thread>
 
 namespace mayfly {
 namespace {
@@ -22,7 +23,7 @@ int Positions(std::string_view path) {
   return n;
 }
 
-/// What a document or two cost little with. Sorted.
+/// Operators that are cheap on one or two documents. Sorted.
 constexpr std::string_view kCheap[] = {
     "$addToSet", "$all",   "$and",   "$avg",  "$comment", "$count", "$elemMatch", "$eq",
     "$exists",   "$first", "$group", "$gt",   "$gte",     "$in",    "$last",      "$limit",
@@ -73,6 +74,10 @@ class Shape {
 };
 
 }  // namespace
+
+int64_t ShortReads::MostScanHelpers() {
+  return std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 9) - 1;
+}
 
 bool ShortReads::ShouldTry(uint32_t shape) {
   if (shape == 0 || slice_micros.load(std::memory_order_relaxed) == 0) return false;

@@ -8,6 +8,7 @@
 
 #include "protocol/bson_view.h"
 #include "server/dispatch/server_context.h"
+#include "storage/expiry/expiry_policy.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -22,10 +23,18 @@ class ShortReads {
   /// more than one look-up all go to a worker. The parameter shortReadSliceMicros.
   std::atomic<int64_t> slice_micros{500};
 
+  /// Reads that prove long: how many threads may help them all together (the parameter
+  /// internalQueryScanHelpers), and after how many documents of a scan
+  /// (internalQueryScanHelpAfter). As server/base/scan_threads.h reads them.
+  std::atomic<int64_t> scan_helpers{MostScanHelpers()}, scan_help_after{16384};
+  static int64_t MostScanHelpers();  ///< one less than there are processors, at most 8
+
   /// Whether a read of this shape should be tried now. Shape 0: never.
   bool ShouldTry(uint32_t shape);
-  /// How a read that was tried went.
+  /// The outcome of a trial on the io thread.
   void Tried(uint32_t shape, bool finished);
+  /// Reads of data that went to a worker. serverStatus: metrics.operation.readsOnWorkers.
+  std::atomic<int64_t> on_workers{0};
   /// How long a read took on a worker, including the trip there.
   void Took(uint32_t shape, int64_t micros);
 
@@ -41,10 +50,10 @@ class ShortReads {
   std::array<Luck, kEntries> luck_;  ///< shapes that share an entry share their luck
 };
 
-/// What reads of one kind have in common: the command, the namespace and what the documents
-/// (filter, sort, pipeline …) ask for, whatever their constants. 0: not one to try on an io thread,
-/// because it is large, or uses an operator whose cost on a single document has no bound that
-/// matters (regular expressions, computed expressions, joins).
+/// The shape of reads of one kind: the command, the namespace, and the structure of its documents
+/// (filter, sort, pipeline …) without constants. 0: not to be tried on an io thread, because it is
+/// large, or uses an operator whose cost on a single document has no bound that matters (regular
+/// expressions, computed expressions, joins).
 uint32_t ReadShape(std::string_view command, std::string_view db, std::string_view collection,
                    std::initializer_list<BsonView> documents);
 
@@ -53,16 +62,23 @@ inline bool IsNeverShort(const CollectionInfo& coll) {
   return coll.is_view() || coll.source != nullptr;
 }
 
-/// Runs `attempt`, which returns Result<void> and may be dropped in the middle, within a slice.
-/// nullopt: it has to be done on a worker, from the beginning. Errors are left to the worker too:
-/// they may be the slice's.
+/// Whether a read of `coll` may have to ask the filters of its holds, which may be any: only of
+/// what is due they are asked.
+inline bool MayAskHolds(Storage& storage, const CollectionInfo& coll, Instant now) {
+  return storage.expiry_policy().HasHolds(coll) &&
+         (coll.HasTtlRules() || coll.document_expiry->Earliest() <= now.millis);
+}
+
+/// Runs `attempt` within a slice: a read of `coll` (null: there is none) that returns Result<void>
+/// and may be dropped in the middle. nullopt: it has to be done on a worker, from the beginning.
+/// Errors are left to the worker too: they may be the slice's.
 template <class F>
-std::optional<Result<void>> TryShortRead(CommandContext& ctx, uint32_t shape, F&& attempt) {
+std::optional<Result<void>> TryShortRead(CommandContext& ctx, const CollectionInfo* coll,
+                                         uint32_t shape, F&& attempt) {
   ShortReads& reads = ctx.server.short_reads();
   ctx.read_shape = shape;
   if (!reads.ShouldTry(shape)) return std::nullopt;
-  // Of a hold it may be any filter that says whether a document is still there.
-  if (ctx.server.storage().expiry_policy().HasHolds()) return std::nullopt;
+  if (coll != nullptr && MayAskHolds(ctx.server.storage(), *coll, ctx.op.now)) return std::nullopt;
   ctx.op.BeginSlice(reads.slice_micros.load(std::memory_order_relaxed));
   Result<void> result = attempt();
   const bool finished = result.has_value();

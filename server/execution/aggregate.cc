@@ -1,15 +1,17 @@
 #include "server/execution/aggregate.h"
 
 #include "protocol/bson_compare.h"
-#include "protocol/object_id.h"
 #include "query/expression/parse_work.h"
+#include "query/pipeline/stage.h"
 #include "server/dispatch/expiry_services.h"
+#include "server/dispatch/redacted_command.h"
 #include "server/execution/aggregate_stages.h"
 #include "server/execution/change_stream_cursor.h"
+#include "server/execution/out_writer.h"
+#include "server/execution/series_definition.h"
 #include "server/execution/view_definition.h"
 #include "server/execution/write_ops.h"
 #include "storage/catalog/namespace.h"
-#include "ttl/ttl_controls.h"
 
 namespace mayfly {
 namespace {
@@ -35,6 +37,14 @@ class ExecutorSource final : public DocumentSource {
     }
     out->metadata = &executor_->metadata();
     return StreamState::kAdvanced;
+  }
+  Result<std::optional<int64_t>> CountRest() override {
+    if (saved_) {
+      MAYFLY_TRY(executor_->RestoreState(*op_));
+      saved_ = false;
+    }
+    MAYFLY_TRY(int64_t n, executor_->CountRest());
+    return std::optional<int64_t>(n);
   }
   void SetOperation(Operation* op) override {
     if (op == op_) return;
@@ -86,15 +96,34 @@ class Environment final : public PipelineEnvironment {
  public:
   Environment(ExpiryServices& server, const AggregateSpec& spec)
       : server_(server),
-        ctx_(spec.ctx),
+        clients_(spec.clients),
         include_expired_(spec.include_expired),
         allow_disk_use_(spec.allow_disk_use),
-        bypass_validation_(spec.bypass_validation) {}
-  ~Environment() override { AbandonOut(); }
+        bypass_validation_(spec.bypass_validation),
+        out_(server, spec.bypass_validation) {}
   /// Whether expired documents are shown, either by request or because the clock is not trusted.
-  bool ShowsExpired() const {
-    return include_expired_ || server_.storage().expiry_policy().suspended ||
-           server_.storage().expiry_policy().HasHolds();
+  bool ShowsAllExpired() const {
+    return include_expired_ || server_.storage().expiry_policy().suspended;
+  }
+  /// Likewise, or because a document may be held: stages do not know which collection it is of.
+  bool MayShowExpired() const {
+    return ShowsAllExpired() || server_.storage().expiry_policy().HasHolds();
+  }
+
+  /// `collection` is read by way of a view: who may read the view need not see all of it.
+  void ReadsByView(std::string_view db, std::string_view collection) {
+    hides_errors_ = hides_errors_ || HoldsCredentials(db, collection);
+  }
+  /// An error without what it may quote of documents that have credentials.
+  Error Shown(Error error) const {
+    constexpr ErrorCode kOfTheServer[] = {
+        ErrorCode::kInterrupted, ErrorCode::kMaxTimeMSExpired, ErrorCode::kInterruptedAtShutdown,
+        ErrorCode::kWriteConflict, ErrorCode::kExceededMemoryLimit};
+    if (!hides_errors_ || std::ranges::find(kOfTheServer, error.code) != std::end(kOfTheServer))
+      return error;
+    return {error.code,
+            "the message is not shown, because a view reads credentials here and it may have some: "
+            "run the view's pipeline on its collection"};
   }
 
   Result<std::unique_ptr<DocumentSource>> OpenSource(Operation& op, std::string_view db,
@@ -123,6 +152,7 @@ class Environment final : public PipelineEnvironment {
                      "View depth limit exceeded; maximum depth is 20"};
       return OpenView(op, *coll, std::move(request), depth);
     }
+    if (depth > 0) ReadsByView(db, collection);
     std::string ns = JoinNamespace(db, collection);
     QuerySpec spec;
     spec.coll = coll;
@@ -130,9 +160,10 @@ class Environment final : public PipelineEnvironment {
     spec.filter = request.filter;
     if (request.match)
       spec.match = std::shared_ptr<const MatchExpression>(std::move(request.match));
-    spec.sort = request.sort;
+    if (!request.count) spec.sort = request.sort;
     spec.skip = request.skip;
     spec.limit = request.limit;
+    spec.batch_hint = request.batch_hint;
     spec.hint = hint;
     spec.include_expired = include_expired_;
     spec.allow_disk_use = allow_disk_use_;
@@ -146,12 +177,21 @@ class Environment final : public PipelineEnvironment {
     spec.scope = &scope;
     spec.variables = &request.variables;
     BsonDocument projection;
-    if (request.fields && !request.needs_metadata) {
+    spec.one_per = request.one_per;
+    spec.one_per_last = request.one_per_last;
+    spec.count_only = request.count;
+    spec.keys_only = request.fields && request.fields->empty() && !request.needs_metadata;
+    if (!spec.keys_only && request.fields && !request.needs_metadata) {
       projection = MakeProjection(*request.fields);
       spec.projection = projection;
     }
-    MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor,
-               MakeFindExecutor(server_.storage(), op, std::move(spec)));
+    std::unique_ptr<PlanExecutor> executor;
+    if (request.bucket_order) {
+      MAYFLY_TRY(executor, OpenInOrder(op, spec, *request.bucket_order));
+    }
+    if (!executor) {
+      MAYFLY_TRY(executor, MakeFindExecutor(server_.storage(), op, std::move(spec)));
+    }
     if (taken) {
       *taken = std::move(executor);
       return std::unique_ptr<DocumentSource>();
@@ -172,10 +212,43 @@ class Environment final : public PipelineEnvironment {
     return false;
   }
 
+  Result<std::optional<std::vector<Value>>> LeadingValues(Operation& op, std::string_view db,
+                                                          std::string_view collection,
+                                                          std::string_view first,
+                                                          std::string_view second) override {
+    constexpr size_t kMostValues = 100'000, kMostBytes = 16 << 20;
+    const CollectionInfoPtr coll = server_.storage().catalog().Find(db, collection);
+    IndexInfoPtr index;
+    if (coll)
+      for (const IndexInfoPtr& i : coll->indexes)
+        if (i->state == IndexState::kReady && !i->hidden && !i->has_partial_filter && !i->sparse &&
+            i->fields.size() > 1 && i->fields[0].path == first && i->fields[1].path == second &&
+            i->multikey.load() == 0)
+          index = i;
+    if (!index) return std::optional<std::vector<Value>>();
+    QuerySpec spec;
+    spec.coll = coll;
+    spec.ns = coll->ns;
+    spec.hint = index->key.view().AsValue();
+    spec.include_expired = include_expired_;
+    MAYFLY_TRY(std::unique_ptr<DistinctExecutor> distinct,
+               MakeDistinctExecutor(server_.storage(), op, spec, first));
+    std::optional<std::vector<Value>> values{std::in_place};
+    size_t bytes = 0;
+    MAYFLY_TRY(distinct->Run([&](BsonValue v) -> Result<void> {
+      if (!values) return Ok();
+      bytes += v.size();
+      values->push_back(Value::Copy(v));
+      if (values->size() > kMostValues || bytes > kMostBytes) values.reset();
+      return Ok();
+    }));
+    return values;
+  }
+
   Result<std::vector<BsonDocument>> StageDocuments(Operation& op, std::string_view stage,
                                                    std::string_view db, std::string_view collection,
                                                    BsonView spec) override {
-    return AggregateStageDocuments(server_, ctx_, op, stage, db, collection, spec);
+    return AggregateStageDocuments(server_, clients_, op, stage, db, collection, spec);
   }
 
   Result<std::vector<BsonDocument>> Tombstones(Operation& op, std::string_view db,
@@ -184,75 +257,15 @@ class Environment final : public PipelineEnvironment {
     return AggregateTombstones(server_, op, db, collection, spec, position);
   }
 
-  Result<void> BeginOut(Operation& op, std::string_view db, std::string_view collection) override {
-    AbandonOut();
-    Catalog& catalog = server_.storage().catalog();
-    MAYFLY_TRY(ValidateNewNamespace(db, collection));
-    MAYFLY_TRY(CollectionInfoPtr old,
-               OpenCollection(catalog, db, collection, CollectionUse::kReplace));
-    CollectionInfo temporary;
-    if (old) temporary = *old;
-    temporary.db = db;
-    temporary.temporary = true;
-    temporary.name = "tmp.agg_out." + ObjectIdToHex(NewObjectId(op.now));
-    temporary.id = 0;
-    temporary.uuid = {};
-    temporary.counters = nullptr;
-    temporary.indexes.clear();
-    temporary.expiry = std::make_shared<ExpiryState>();
-    MAYFLY_TRY(CollectionInfoPtr made, catalog.Create(op, std::move(temporary)));
-    out_.emplace(WriteServicesOf(server_), op, made->db, made->name);
-    out_->set_bypass_validation(bypass_validation_);
-    out_name_ = made->name;
-    out_db_ = made->db;
-    out_target_ = collection;
-    MAYFLY_TRY(out_->Open());
-    if (old && !old->indexes.empty()) {
-      std::vector<IndexInfo> specs;
-      for (const IndexInfoPtr& i : old->indexes) {
-        IndexInfo copy = *i;
-        copy.id = 0;
-        copy.multikey.store(0);
-        copy.expiry = std::make_shared<ExpiryState>();
-        specs.push_back(std::move(copy));
-      }
-      MAYFLY_TRY(catalog.CreateIndexes(op, *out_->coll(), std::move(specs)));
-    }
-    return Ok();
+  Result<void> BeginOut(Operation& op, std::string_view db, std::string_view collection,
+                        std::optional<BsonView> series) override {
+    return out_.Begin(op, db, collection, series);
   }
   Result<void> WriteOut(Operation&, std::span<const BsonView> documents) override {
-    std::optional<Error> failed;
-    MAYFLY_TRY(out_->Insert(documents, [&](size_t, Error e) {
-      failed = std::move(e);
-      return false;
-    }));
-    if (failed) return *failed;
-    return Ok();
+    return out_.Write(documents);
   }
-  Result<void> CommitOut(Operation& op) override {
-    Catalog& catalog = server_.storage().catalog();
-    CollectionInfoPtr temporary = catalog.Find(out_db_, out_name_);
-    if (!temporary)
-      return Error{ErrorCode::kNamespaceNotFound, "the temporary collection of $out was dropped"};
-    auto replace = [&] { return catalog.Rename(op, *temporary, out_db_, out_target_, true); };
-    // The new collection inherits the rules of the one that it replaces: they stay paused, and held
-    // documents stay held.
-    CollectionInfoPtr old = catalog.Find(out_db_, out_target_);
-    if (old) {
-      MAYFLY_TRY(
-          server_.ttl_controls().CarryOver(op, old->uuid, temporary->uuid, out_db_, replace));
-    } else {
-      MAYFLY_TRY(replace());
-    }
-    out_.reset();
-    return Ok();
-  }
-  void AbandonOut() override {
-    if (!out_) return;
-    out_.reset();
-    Operation op(server_.clock());
-    (void)server_.storage().catalog().Drop(op, out_db_, out_name_);
-  }
+  Result<void> CommitOut(Operation& op) override { return out_.Commit(op); }
+  void AbandonOut() override { out_.Abandon(); }
 
   Result<void> CheckMergeFields(Operation&, std::string_view db, std::string_view collection,
                                 std::span<const std::string> on) override {
@@ -281,6 +294,27 @@ class Environment final : public PipelineEnvironment {
   }
 
  private:
+  /// The buckets in this order if they come so without being sorted, else null.
+  Result<std::unique_ptr<PlanExecutor>> OpenInOrder(Operation& op, const QuerySpec& spec,
+                                                    const BucketOrder& order) {
+    const int direction = order.descending ? -1 : 1;
+    const BsonDocument by_floor =
+        BuildBson([&](BsonBuilder& b) { b.Append(order.floor, direction); });
+    const BsonDocument by_id = BuildBson([&](BsonBuilder& b) { b.Append("_id", direction); });
+    // Only an index that begins with the metaField has both, and few buckets of many.
+    for (const BsonDocument* sort : {&by_floor, &by_id}) {
+      if (sort == &by_id ? !order.by_id : spec.filter.empty()) continue;
+      QuerySpec ordered = spec;
+      ordered.sort = *sort;
+      MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor,
+                 MakeFindExecutor(server_.storage(), op, std::move(ordered)));
+      if (executor->HasSort()) continue;
+      *order.kept = true;
+      return executor;
+    }
+    return std::unique_ptr<PlanExecutor>();
+  }
+
   static BsonDocument MakeProjection(const std::set<std::string>& fields) {
     return BuildBson([&](BsonBuilder& b) {
       bool id = false;
@@ -303,7 +337,13 @@ class Environment final : public PipelineEnvironment {
                                                    SourceRequest request, int depth) {
     std::string bytes;
     BsonArrayBuilder stages(bytes);
-    for (const BsonElement& e : view.view_pipeline.view()) stages.Append(e.value);
+    BsonDocument of_series;
+    if (view.is_series()) {
+      of_series = SeriesReadPipeline(server_.storage().catalog(), server_.storage().expiry_policy(),
+                                     view, op.now, ShowsAllExpired());
+    }
+    const BsonView own = view.is_series() ? of_series.view() : view.view_pipeline.view();
+    for (const BsonElement& e : own) stages.Append(e.value);
     if (!request.filter.view().empty()) stages.OpenDocument().Append("$match", request.filter);
     if (!request.sort.view().empty()) stages.OpenDocument().Append("$sort", request.sort);
     if (request.skip > 0) stages.OpenDocument().Append("$skip", request.skip);
@@ -316,6 +356,7 @@ class Environment final : public PipelineEnvironment {
     options.allow_disk_use = allow_disk_use_;
     options.now = op.now;
     options.cluster_time = op.cluster_time;
+    options.rewrite_series = server_.settings().internal_query_rewrite_time_series.load();
     options.variables = std::move(request.named_variables);
     std::unique_ptr<Pipeline> pipeline;
     size_t parsed = 0;
@@ -325,7 +366,7 @@ class Environment final : public PipelineEnvironment {
       parsed = work.bytes();
     }
     if (pipeline->NeedsSource()) {
-      SourceRequest inner = pipeline->TakeSource();
+      SourceRequest inner = pipeline->TakeSource(request.fields ? &*request.fields : nullptr);
       // The collection behind the view needs it too.
       inner.needs_metadata = inner.needs_metadata || request.needs_metadata;
       inner.needs_record_id = inner.needs_record_id || request.needs_record_id;
@@ -341,11 +382,10 @@ class Environment final : public PipelineEnvironment {
   }
 
   ExpiryServices& server_;
-  const CommandContext* const ctx_;
+  ServerContext* const clients_;
   const bool include_expired_, allow_disk_use_, bypass_validation_;
-  bool explain_ = false;
-  std::optional<WriteCommand> out_;
-  std::string out_db_, out_name_, out_target_;
+  bool explain_ = false, hides_errors_ = false;
+  OutWriter out_;
 };
 
 /// A pipeline between batches.
@@ -358,10 +398,12 @@ class PipelineCursor final : public ServerCursor {
   Result<void> NextBatch(Operation& op, int64_t batch_size, size_t max_bytes,
                          BsonArrayBuilder& batch) override {
     Result<void> done = FillBatch(op, batch_size, max_bytes, batch);
-    if (!done)
-      done.error().message.insert(
-          0, later_ ? "Executor error during getMore :: caused by :: "
-                    : "PlanExecutor error during aggregation :: caused by :: ");
+    if (!done) {
+      Error error = env_->Shown(std::move(done).error());
+      error.message.insert(0, later_ ? "Executor error during getMore :: caused by :: "
+                                     : "PlanExecutor error during aggregation :: caused by :: ");
+      done = std::move(error);
+    }
     later_ = true;
     return done;
   }
@@ -387,7 +429,7 @@ class PipelineCursor final : public ServerCursor {
       if (state != StreamState::kAdvanced) break;
       // A document that a stage has kept since an earlier batch may have expired by now.
       if (d.metadata && d.metadata->expire_at && d.metadata->expire_at->millis <= op.now.millis &&
-          !env_->ShowsExpired())
+          !env_->MayShowExpired())
         continue;
       if (d.doc.size() > static_cast<uint32_t>(kMaxBsonUserSize))
         return Error{ErrorCode::kBSONObjectTooLarge,
@@ -413,7 +455,8 @@ class PipelineCursor final : public ServerCursor {
 
 std::vector<CollectionInfoPtr> LeftoversOfOut(Catalog& catalog) {
   std::vector<CollectionInfoPtr> left = catalog.ListAll();
-  std::erase_if(left, [](const CollectionInfoPtr& c) { return !c->temporary; });
+  // Buckets go with their time series.
+  std::erase_if(left, [](const CollectionInfoPtr& c) { return !c->temporary || c->is_buckets(); });
   return left;
 }
 
@@ -431,7 +474,8 @@ void DropLeftoversOfOut(ExpiryServices& server, const std::vector<CollectionInfo
 }
 
 Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::string_view db,
-                                 std::string_view collection) {
+                                 std::string_view collection, const ExpiryPolicy& policy,
+                                 bool include_expired) {
   ResolvedView r;
   r.collection = collection;
   std::vector<BsonDocument> pipelines;
@@ -444,12 +488,15 @@ Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::str
                    "View depth limit exceeded; maximum depth is " + std::to_string(kMaxViewDepth)};
     r.is_view = true;
     r.collection = coll->view_on;
-    bytes_of_all += coll->view_pipeline.view().size();
+    BsonDocument own = coll->view_pipeline;
+    if (coll->is_series())
+      own = SeriesReadPipeline(catalog, policy, *coll, op.now, include_expired);
+    bytes_of_all += own.view().size();
     if (bytes_of_all > kMaxBsonUserSize)
       return Error{ErrorCode::kViewPipelineMaxSizeExceeded,
                    "View pipeline exceeds maximum size; the pipelines of views on views may have " +
                        std::to_string(kMaxBsonUserSize) + " bytes together"};
-    pipelines.push_back(coll->view_pipeline);
+    pipelines.push_back(std::move(own));
   }
   if (!r.is_view) return r;
   std::string bytes;
@@ -463,17 +510,48 @@ Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::str
 
 namespace {
 
+/// Whether a pipeline on a time series begins with a stage about what is stored.
+bool AsksBuckets(Catalog& catalog, const AggregateSpec& spec, BsonValue first) {
+  if (!first.IsDocument()) return false;
+  const std::string_view stage = first.Document().First().name;
+  const StageRow* row = FindStage(stage);
+  // A stage that is refused everywhere keeps its own error.
+  const bool refused = row != nullptr && (row->flags & kStageFirst) && row->parse == nullptr;
+  if (stage != "$collStats" && stage != "$indexStats" && stage != "$ttlForecast" &&
+      stage != "$planCacheStats" && stage != "$tombstones" && !refused)
+    return false;
+  const CollectionInfoPtr named = catalog.Find(spec.db, spec.collection);
+  return named && named->is_series();
+}
+
 /// Parses, resolves views, opens the source (or, for explain, hands out its executor).
 Result<std::unique_ptr<Pipeline>> Prepare(ExpiryServices& server, Operation& op,
                                           const AggregateSpec& spec, Environment& env, bool explain,
                                           std::unique_ptr<PlanExecutor>* taken,
                                           std::string* plan_summary, size_t* parsed = nullptr) {
   MAYFLY_TRY(ResolvedView resolved,
-             ResolveView(server.storage().catalog(), op, spec.db, spec.collection));
+             ResolveView(server.storage().catalog(), op, spec.db, spec.collection,
+                         server.storage().expiry_policy(), env.ShowsAllExpired()));
   std::string joined;
   BsonView stages = spec.pipeline;
   const BsonValue first = spec.pipeline.First().value;
-  if (resolved.is_view && first.IsDocument() && first.Document().First().name == "$collStats") {
+  BsonDocument hint;
+  BsonValue hint_value = spec.hint;
+  const bool asks_buckets =
+      resolved.is_view && AsksBuckets(server.storage().catalog(), spec, first);
+  // The natural order is that of the buckets, in either direction.
+  if (resolved.is_view && !asks_buckets && hint_value.IsDocument() &&
+      !hint_value.Document().Has("$natural")) {
+    const CollectionInfoPtr named = server.storage().catalog().Find(spec.db, spec.collection);
+    if (named && named->is_series()) {
+      MAYFLY_TRY(hint, BucketIndexKey(*named->series, hint_value.Document()));
+      hint_value = hint.view().AsValue();
+    }
+  }
+  if (asks_buckets) {
+    // The statistics of a time series are those of its buckets: without the pipeline.
+  } else if (resolved.is_view && first.IsDocument() &&
+             first.Document().First().name == "$collStats") {
     resolved.collection = spec.collection;  // the statistics of the view itself are wanted
   } else if (resolved.is_view) {
     BsonArrayBuilder all(joined);
@@ -491,18 +569,25 @@ Result<std::unique_ptr<Pipeline>> Prepare(ExpiryServices& server, Operation& op,
   options.let = spec.let;
   options.now = op.now;
   options.cluster_time = op.cluster_time;
+  options.rewrite_series = server.settings().internal_query_rewrite_time_series.load();
+  options.check_series = [](BsonView given) -> Result<void> {
+    MAYFLY_TRY(ParseSeriesOptions(given, "$out.timeseries"));
+    return Ok();
+  };
   ParseWork work(&op);
   MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline, Pipeline::Parse(stages, options));
   MAYFLY_TRY(pipeline->CheckConstants());
   pipeline->Attach(&op, &env);
+  if (!pipeline->NeedsSource()) pipeline->NarrowUnpacking(nullptr);
   if (pipeline->NeedsSource()) {
     if (spec.collection.empty())
       return Error{ErrorCode::kInvalidNamespace,
                    "{aggregate: 1} is not valid for a pipeline that reads a collection: its first "
                    "stage must make its own documents"};
+    if (resolved.is_view) env.ReadsByView(spec.db, resolved.collection);
     std::unique_ptr<PlanExecutor> executor;
     MAYFLY_TRY(std::unique_ptr<DocumentSource> source,
-               env.Open(op, spec.db, resolved.collection, pipeline->TakeSource(), spec.hint, 0,
+               env.Open(op, spec.db, resolved.collection, pipeline->TakeSource(), hint_value, 0,
                         explain, &executor));
     if (executor && plan_summary) *plan_summary = executor->PlanSummary();
     if (taken && executor) {
@@ -533,10 +618,8 @@ Result<std::unique_ptr<ServerCursor>> OpenPipeline(ExpiryServices& server, Opera
   return cursor;
 }
 
-Result<void> ExplainPipeline(ExpiryServices& server, Operation& op, const AggregateSpec& spec,
-                             ExplainVerbosity verbosity, BsonBuilder& reply) {
-  if (IsChangeStream(server, spec.pipeline)) return ExplainChangeStream(server, op, spec, reply);
-  Environment env(server, spec);
+static Result<void> Explain(ExpiryServices& server, Operation& op, const AggregateSpec& spec,
+                            ExplainVerbosity verbosity, Environment& env, BsonBuilder& reply) {
   std::unique_ptr<PlanExecutor> executor;
   std::string summary;
   MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline,
@@ -575,6 +658,15 @@ Result<void> ExplainPipeline(ExpiryServices& server, Operation& op, const Aggreg
   }
   pipeline->ExplainStages(stages, static_cast<int>(verbosity));
   return Ok();
+}
+
+Result<void> ExplainPipeline(ExpiryServices& server, Operation& op, const AggregateSpec& spec,
+                             ExplainVerbosity verbosity, BsonBuilder& reply) {
+  if (IsChangeStream(server, spec.pipeline)) return ExplainChangeStream(server, op, spec, reply);
+  Environment env(server, spec);
+  Result<void> done = Explain(server, op, spec, verbosity, env, reply);
+  if (!done) done = env.Shown(std::move(done).error());
+  return done;
 }
 
 }  // namespace mayfly

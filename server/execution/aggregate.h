@@ -22,7 +22,8 @@ struct ResolvedView {
 /// A collection, or a name that nobody has, is its own answer. Errors also: those of looking up
 /// each collection on the way, ViewPipelineMaxSizeExceeded when all pipelines exceed 16 MB.
 Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::string_view db,
-                                 std::string_view collection);
+                                 std::string_view collection, const ExpiryPolicy& policy,
+                                 bool include_expired);
 
 /// The arguments of one aggregation. Owns nothing: the views are those of the request.
 struct AggregateSpec {
@@ -32,8 +33,9 @@ struct AggregateSpec {
   BsonValue hint;
   bool allow_disk_use = true, include_expired = false;
   bool bypass_validation = false;
-  const CommandContext* ctx =
-      nullptr;  ///< the command, for $currentOp; used before the first batch is complete
+  /// For stages that show what belongs to the client who asks ($currentOp, $listSessions); null:
+  /// they show nothing.
+  ServerContext* clients = nullptr;
 };
 
 /// A parsed pipeline on its source, ready to be pulled: views are resolved, the front of the
@@ -44,8 +46,8 @@ Result<std::unique_ptr<ServerCursor>> OpenPipeline(ExpiryServices& server, Opera
                                                    std::string* plan_summary,
                                                    bool* writes = nullptr);
 
-/// The temporary collections of every $out and convertToCapped there is. Whoever calls knows that
-/// none runs: what a process that died, or a primary that was, has left behind.
+/// Drops the temporary collections of all $out and convertToCapped that a dead process or a former
+/// primary has left. REQUIRES: none of them runs.
 std::vector<CollectionInfoPtr> LeftoversOfOut(Catalog& catalog);
 void DropLeftoversOfOut(ExpiryServices& server, const std::vector<CollectionInfoPtr>& left);
 

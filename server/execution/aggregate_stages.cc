@@ -1,10 +1,14 @@
 #include "server/execution/aggregate_stages.h"
 
+#include "protocol/database_name.h"
 #include "query/plan/executor.h"
+#include "security/privilege.h"
 #include "server/access/login.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/expiry_services.h"
+#include "server/execution/bucket_sealer.h"
 #include "server/execution/current_op.h"
+#include "server/execution/series_definition.h"
 #include "server/execution/session_store.h"
 #include "server/execution/ttl_status.h"
 #include "storage/catalog/namespace.h"
@@ -45,7 +49,7 @@ void AppendCollectionStats(ExpiryServices& server, const CollectionInfo& coll, i
                            bool with_ns, BsonBuilder& out) {
   Storage& storage = server.storage();
   auto size = [&](int64_t bytes) { return bytes / scale; };
-  if (with_ns) out.Append("ns", coll.ns);
+  if (with_ns) out.Append("ns", SeriesNamespace(coll));
   if (coll.is_view()) return;
   // Expired documents that are still stored count as bytes only.
   const int64_t bytes =
@@ -63,8 +67,17 @@ void AppendCollectionStats(ExpiryServices& server, const CollectionInfo& coll, i
     index_bytes += n;
     sizes.emplace_back(i->name, n);
   }
-  out.Append("size", size(bytes)).Append("count", count);
-  if (count > 0) out.Append("avgObjSize", bytes / count);
+  out.Append("size", size(bytes));
+  if (coll.is_buckets()) {
+    // Only the buckets know the number of points: count them with countDocuments.
+    BsonBuilder series = out.OpenDocument("timeseries");
+    series.Append("bucketsNs", coll.ns).Append("bucketCount", count);
+    if (count > 0) series.Append("avgBucketSize", bytes / count);
+    if (server.sealer() != nullptr) server.sealer()->AppendStats(coll.id, series);
+  } else {
+    out.Append("count", count);
+    if (count > 0) out.Append("avgObjSize", bytes / count);
+  }
   out.Append("numOrphanDocs", int32_t{0})
       .Append("storageSize", size(stored))
       .Append("freeStorageSize", int64_t{0});
@@ -212,8 +225,8 @@ struct WhoseSessions {
   }
 };
 
-/// Everybody's sessions if `ctx` is null, or without access control.
-Result<WhoseSessions> ParseWhose(const CommandContext* ctx, std::string_view stage, BsonView spec) {
+/// Everybody's sessions without access control.
+Result<WhoseSessions> ParseWhose(const Asker& asker, std::string_view stage, BsonView spec) {
   ArgReader in(stage, spec);
   WhoseSessions whose;
   whose.all = in.BoolOr("allUsers", false);
@@ -222,10 +235,10 @@ Result<WhoseSessions> ParseWhose(const CommandContext* ctx, std::string_view sta
   if (whose.all && users)
     return Error{ErrorCode::kUnsupportedFormat,
                  std::string(stage) + " may not specify {allUsers:true} and {users:[...]} at once"};
-  if (ctx == nullptr || ctx->access == nullptr) whose.all = true;
+  if (!asker.access_control) whose.all = true;
   if (whose.all) return whose;
   if (!users) {
-    whose.digests.push_back(UserDigestOf(ctx->access->user.name));
+    whose.digests.push_back(UserDigestOf(asker.user));
     return whose;
   }
   for (const BsonElement& e : *users) {
@@ -253,7 +266,7 @@ std::vector<BsonDocument> Sessions(DataServices& server, const WhoseSessions& wh
 }  // namespace
 
 Result<std::vector<BsonDocument>> AggregateStageDocuments(
-    ExpiryServices& server, const CommandContext* ctx, Operation& op, std::string_view stage,
+    ExpiryServices& server, ServerContext* clients, Operation& op, std::string_view stage,
     std::string_view db, std::string_view collection, BsonView spec) {
   if (stage == "$collStats") return CollStats(server, op, db, collection, spec);
   if (stage == "$indexStats") return IndexStats(server, op, db, collection, spec);
@@ -278,13 +291,15 @@ Result<std::vector<BsonDocument>> AggregateStageDocuments(
     if (db != "admin")
       return Error{ErrorCode::kInvalidNamespace,
                    "$currentOp must be run against the 'admin' database with {aggregate: 1}"};
-    if (ctx == nullptr) return std::vector<BsonDocument>();
+    if (clients == nullptr) return std::vector<BsonDocument>();
+    const Asker asker = AskerOf(*clients, op);
     // Without access control there is only one user: whoever can connect.
-    options.own_only = ctx->access != nullptr && !all_users;
-    return CollectOperations(*ctx, options);
+    options.own_only = asker.access_control && !all_users;
+    return CollectOperations(*clients, asker, options);
   }
   if (stage == "$listLocalSessions" || stage == "$listSessions") {
-    MAYFLY_TRY(WhoseSessions whose, ParseWhose(ctx, stage, spec));
+    if (clients == nullptr) return std::vector<BsonDocument>();
+    MAYFLY_TRY(WhoseSessions whose, ParseWhose(AskerOf(*clients, op), stage, spec));
     if (stage == "$listLocalSessions") return Sessions(server, whose);
     if (db != "config" || collection != "system.sessions")
       return Error{ErrorCode::kInvalidNamespace,
@@ -328,6 +343,12 @@ Result<std::vector<BsonDocument>> AggregateTombstones(ExpiryServices& server, Op
       server.storage(), op, only, position, [&](const Tombstone& t) -> Result<bool> {
         if (!coll || coll->id != t.collection) coll = catalog.FindById(t.collection);
         if (!coll || (coll->db != db && db != "admin")) return true;
+        // Like a grant on databases, a list of all omits system collections: it would reveal names
+        // of users.
+        if (collection.empty() && !coll->is_buckets() &&
+            (IsSystemCollection(coll->db, coll->name) ||
+             (db == "admin" && IsConfigOrLocal(coll->db))))
+          return true;
         out.push_back(BuildBson([&](BsonBuilder& b) {
           b.Append("ns", coll->ns).Append("id", t.id.view()).Append("at", t.at);
           b.Append("reason", t.cause.expired() ? "expired" : "deleted");

@@ -8,10 +8,10 @@
 namespace mayfly {
 
 /// What `$collStats`, `$indexStats`, `$currentOp`, `$listLocalSessions`, `$listSessions` and
-/// `$planCacheStats` answer. `ctx`: the command that asks ($currentOp). Errors: those of their
-/// arguments; NamespaceNotFound 26.
+/// `$planCacheStats` answer. `clients`: where to find who runs `op`; null: nobody asks, and what
+/// belongs to clients is not shown. Errors: those of their arguments; NamespaceNotFound 26.
 Result<std::vector<BsonDocument>> AggregateStageDocuments(
-    ExpiryServices& server, const CommandContext* ctx, Operation& op, std::string_view stage,
+    ExpiryServices& server, ServerContext* clients, Operation& op, std::string_view stage,
     std::string_view db, std::string_view collection, BsonView spec);
 
 /// The next documents of `$tombstones`; see PipelineEnvironment::Tombstones. Tombstones of

@@ -105,7 +105,10 @@ class EventSplitter {
     }
     std::vector<Fragment> out;
     for (size_t i = 0; i < parts.size(); ++i) {
-      at.fragment = static_cast<uint16_t>(i + 1);
+      // The last one's token stays good when the event is shown otherwise by then: with
+      // `updateLookup` it has the document of the moment.
+      const bool last = i + 1 == parts.size();
+      at.fragment = last ? StreamPosition::kAllFragments : static_cast<uint16_t>(i + 1);
       out.push_back({at, BuildBson([&](BsonBuilder& b) {
                        b.OpenDocument("_id").Append("_data", at.ToToken());
                        b.OpenDocument("splitEvent")
@@ -171,6 +174,7 @@ class ChangeStreamCursor final : public ServerCursor {
         whole.fragment = 0;
         if (whole == event.position) skip = given_->fragment;
         given_.reset();
+        if (skip == StreamPosition::kAllFragments) continue;
       }
       if (split_ && (d.doc.size() > EventSplitter::kMaxFragment || skip > 0)) {
         Result<std::vector<EventSplitter::Fragment>> parts =
@@ -348,6 +352,7 @@ Result<StreamArgs> ParseStream(DataServices& server, const AggregateSpec& spec) 
   const bool cluster = in.BoolOr("allChangesForCluster", false);
   a.spec.expanded = in.BoolOr("showExpandedEvents", false);
   a.spec.expiry = in.BoolOr("showExpiryEvents", false);
+  a.spec.deadlines = in.BoolOr("showExpireAt", false);
   MAYFLY_TRY(in.Finish());
   if (resume && start)
     return Error{LocationCode(50865),

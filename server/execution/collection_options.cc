@@ -50,17 +50,17 @@ Result<void> SetValidator(DataServices& server, CollectionInfo& c,
   return Ok();
 }
 
-Result<int64_t> ParseClusteredExpiry(BsonValue v, Instant now) {
-  auto bad = [](std::string why) {
+Result<int64_t> ParseCollectionExpiry(std::string_view kind, BsonValue v, Instant now) {
+  auto bad = [&](const std::string& why) {
     return Error{ErrorCode::kInvalidOptions,
-                 "'expireAfterSeconds' of a clustered collection " + std::move(why)};
+                 "'expireAfterSeconds' of a " + std::string(kind) + " collection " + why};
   };
   if (!v.IsNumber())
     return bad("must be a number, but is of type " + std::string(BsonTypeName(v.type())));
-  double d = v.NumberAsDouble();
+  const double d = v.NumberAsDouble();
   if (d != d) return bad("must be a number, but is NaN");
-  int64_t n = v.NumberAsInt64();
   if (d < 0) return bad("must not be negative, but is " + ToRelaxedJson(v));
+  const int64_t n = v.NumberAsInt64();
   int64_t millis;
   if (d >= 9.2e18 || __builtin_mul_overflow(n, int64_t{1000}, &millis))
     return bad("is too large: " + ToRelaxedJson(v) + " seconds overflow milliseconds");

@@ -15,9 +15,10 @@ Result<void> SetValidator(DataServices& server, CollectionInfo& c,
                           std::optional<BsonView> validator, std::optional<std::string_view> level,
                           std::optional<std::string_view> action);
 
-/// `expireAfterSeconds` of a clustered collection: an int64, not negative, not beyond the time
-/// since the epoch. Errors: InvalidOptions 72 (EXPIRY.md A.3).
-Result<int64_t> ParseClusteredExpiry(BsonValue v, Instant now);
+/// `expireAfterSeconds` of a whole collection, `kind` (for messages) "clustered" or "time-series":
+/// an int64, not negative, not beyond the time since the epoch. Errors: InvalidOptions 72
+/// (EXPIRY.md A.3).
+Result<int64_t> ParseCollectionExpiry(std::string_view kind, BsonValue v, Instant now);
 
 /// `expiry: {field, maxTTL, onUpdate, recoverSeconds}` of create and collMod: sets what is given.
 /// With `change`, maxTTL is refused (it is fixed at creation) and `field: null` takes the field

@@ -3,6 +3,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "protocol/cut_text.h"
 #include "protocol/extended_json.h"
 #include "security/user_cache.h"
 #include "server/dispatch/redacted_command.h"
@@ -16,16 +17,16 @@ namespace mayfly {
 namespace {
 
 constexpr uint32_t kTruncateAt = 1000;
-/// Of a longer command that is to be cut only the first fields are looked at, as far as they have
-/// so many bytes, and as many fields for its comment.
+/// If a longer command must be cut, only its first fields are looked at: up to kMaxCopied bytes,
+/// and kMaxFields fields for its comment.
 constexpr size_t kMaxCopied = 4 * 1024;
 constexpr int kMaxFields = 100;
-/// With whole commands asked for: when those so far have this many bytes, the others are cut all
-/// the same.
+/// With whole commands asked for: when those so far, of operations and of idle cursors, have this
+/// many bytes, the others are cut all the same.
 constexpr size_t kMaxWholeCommands = size_t{32} << 20;
 
-/// What is shown of a client, copied while it is locked: its io thread waits meanwhile, so nothing
-/// is rendered there.
+/// The data to show for a client, copied while it is locked: its io thread waits meanwhile, so
+/// nothing is rendered there.
 struct Taken {
   std::string desc, address, app_name, session, db;
   int64_t connection_id = 0, start_micros = 0;
@@ -37,9 +38,17 @@ struct Taken {
   std::string name, collection;  ///< of the command, and the value of its first field if a string
   std::string_view op = "none";
   std::string ns, plan_summary;
+  std::string_view progress;
+  int64_t progress_done = 0, progress_total = 0;
   BsonDocument originating;  ///< the command that a getMore goes on with
   std::optional<UserName> user;
 };
+
+/// The replacement for a long command.
+void AppendCut(BsonView command, BsonBuilder& b) {
+  b.Append("$truncated", std::to_string(command.size()) + " bytes of " +
+                             std::string(command.First().name.substr(0, kTruncateAt)));
+}
 
 /// With a long command cut to kTruncateAt letters, if `truncate` says so.
 Taken Take(const ClientSlot::View& v, bool truncate) {
@@ -62,14 +71,14 @@ Taken Take(const ClientSlot::View& v, bool truncate) {
     t.op = r->op;
     t.ns = r->ns;
     t.plan_summary = r->plan_summary.substr(0, kMaxCopied);
+    t.progress = r->progress;
+    t.progress_done = r->progress_done;
+    t.progress_total = r->progress_total;
     const BsonView from = r->originating_command.view();
     if (!truncate || from.size() <= kMaxCopied)
       t.originating = BsonDocument(from);
     else
-      t.originating = BuildBson([&](BsonBuilder& b) {
-        b.Append("$truncated", std::to_string(from.size()) + " bytes of " +
-                                   std::string(from.First().name.substr(0, kTruncateAt)));
-      });
+      t.originating = BuildBson([&](BsonBuilder& b) { AppendCut(from, b); });
   }
   t.cut = truncate && v.command.size() > kTruncateAt;
   const BsonElement first = v.command.First();
@@ -105,11 +114,7 @@ void AppendCommand(const Taken& t, BsonBuilder& b) {
   std::string text = ToRelaxedJson(t.command);
   if (t.whole_bytes != 0 && text.size() < kTruncateAt)
     text = std::to_string(t.whole_bytes) + " bytes of " + t.name + ", beginning with " + text;
-  if (text.size() > kTruncateAt) {
-    size_t n = kTruncateAt;
-    while (n > 0 && (static_cast<uint8_t>(text[n]) & 0xC0) == 0x80) --n;
-    text.resize(n);
-  }
+  text.resize(CutUtf8(text, kTruncateAt).size());
   BsonBuilder c = b.OpenDocument("command");
   c.Append("$truncated", text);
   if (!t.comment.view().empty()) c.AppendAll(t.comment.view());
@@ -148,6 +153,13 @@ void AppendLocks(bool waits, BsonBuilder& b) {
   b.OpenDocument("flowControlStats").Done();
 }
 
+void AppendProgress(std::string_view what, int64_t done, int64_t total, BsonBuilder& b) {
+  const double part = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 0;
+  b.Append("msg", std::string(what) + ": " + std::to_string(static_cast<int>(part * 100)) + "%");
+  BsonBuilder p = b.OpenDocument("progress");
+  p.Append("done", done).Append("total", total);
+}
+
 /// `transaction`: that it is a command of; null for none.
 void AppendOperation(std::string_view host, std::string_view now_text, int64_t now_micros,
                      const std::vector<Catalog::BuildProgress>& builds, const Taken& t,
@@ -170,13 +182,10 @@ void AppendOperation(std::string_view host, std::string_view now_text, int64_t n
   AppendCommand(t, b);
   if (!t.originating.view().empty()) b.Append("originatingCommand", t.originating);
   if (!t.plan_summary.empty()) b.Append("planSummary", t.plan_summary);
-  for (const Catalog::BuildProgress& build : builds) {
-    if (build.op_id != t.op_id || build.op_id == 0) continue;
-    b.Append("msg", "Index Build: " +
-                        std::to_string(build.total ? build.done * 100 / build.total : 0) + "%");
-    BsonBuilder p = b.OpenDocument("progress");
-    p.Append("done", build.done).Append("total", build.total);
-  }
+  for (const Catalog::BuildProgress& build : builds)
+    if (build.op_id == t.op_id && build.op_id != 0)
+      AppendProgress("Index Build", build.done, build.total, b);
+  if (!t.progress.empty()) AppendProgress(t.progress, t.progress_done, t.progress_total, b);
   if (t.kill_pending) b.Append("killPending", true);
   b.Append("numYields", int64_t{0});
   AppendLocks(t.waits_for_lock, b);
@@ -193,6 +202,30 @@ void AppendIdleTransaction(std::string_view host, std::string_view now_text,
   AppendSession("lsid", v.session, b);
   AppendTransaction(v, b);
   AppendLocks(/*waits=*/false, b);
+}
+
+/// `cut`: of its command only the size and the name are shown.
+void AppendIdleCursor(std::string_view host, const IdleCursor& c, bool cut, BsonBuilder& b) {
+  b.Append("type", "idleCursor").Append("host", host).Append("ns", c.ns);
+  if (const size_t dot = c.user.find('.'); dot != std::string::npos) {
+    BsonArrayBuilder users = b.OpenArray("effectiveUsers");
+    BsonBuilder user = users.OpenDocument();
+    AppendUserName(user, {.user = c.user.substr(dot + 1), .db = c.user.substr(0, dot)});
+  }
+  AppendSession("lsid", c.session, b);
+  if (!c.plan_summary.empty()) b.Append("planSummary", c.plan_summary);
+  BsonBuilder d = b.OpenDocument("cursor");
+  d.Append("cursorId", c.id).Append("createdDate", c.created).Append("lastAccessDate", c.last_used);
+  d.Append("nDocsReturned", c.documents_returned).Append("nBatchesReturned", c.batches);
+  d.Append("noCursorTimeout", c.no_timeout).Append("tailable", c.tailable);
+  d.Append("awaitData", c.await_data);
+  if (cut) {
+    BsonBuilder command = d.OpenDocument("originatingCommand");
+    AppendCut(c.originating_command.view(), command);
+  } else {
+    d.Append("originatingCommand", RedactedCommand(c.originating_command));
+  }
+  d.Append("operationUsingCursorId", int64_t{0});
 }
 
 /// The open transactions of a moment, and the clients that have used them last.
@@ -236,16 +269,26 @@ class OpenTransactions {
   std::unordered_map<int64_t, std::optional<Taken>> used_by_;
 };
 
-bool IsOwn(const CommandContext& ctx, const ClientSlot::View& v) {
-  if (ctx.access == nullptr) return &v.slot == ctx.client;
-  return v.user != nullptr && *v.user == ctx.access->user.name;
+bool IsOwn(const Asker& asker, const ClientSlot::View& v) {
+  if (!asker.access_control)
+    return asker.connection_id != 0 && v.slot.connection_id == asker.connection_id;
+  return v.user != nullptr && *v.user == asker.user;
 }
 
 }  // namespace
 
-std::vector<BsonDocument> CollectOperations(const CommandContext& ctx,
+Asker AskerOf(ServerContext& server, const Operation& op) {
+  Asker asker{.access_control = server.access().enforced(), .user = {}};
+  server.operations().ForEach([&](const ClientSlot::View& v) {
+    if (v.op != &op) return;
+    asker.connection_id = v.slot.connection_id;
+    if (v.user != nullptr) asker.user = *v.user;
+  });
+  return asker;
+}
+
+std::vector<BsonDocument> CollectOperations(ServerContext& server, const Asker& asker,
                                             const CurrentOpOptions& options) {
-  ServerContext& server = ctx.server;
   std::vector<BsonDocument> out;
   size_t whole = 0;
   const int64_t now_micros = server.clock().MonotonicMicros();
@@ -259,7 +302,7 @@ std::vector<BsonDocument> CollectOperations(const CommandContext& ctx,
   // The registry is locked while it is gone through, and connections that come and go wait for it.
   std::vector<Taken> taken;
   server.operations().ForEach([&](const ClientSlot::View& v) {
-    const bool own = !options.own_only || IsOwn(ctx, v);
+    const bool own = !options.own_only || IsOwn(asker, v);
     if (own && transactions.UsedBy(v.slot.connection_id)) transactions.Meet(Take(v, true));
     if (v.op == nullptr && !options.idle_connections) return;
     if (!own) return;
@@ -268,7 +311,9 @@ std::vector<BsonDocument> CollectOperations(const CommandContext& ctx,
     taken.push_back(Take(v, options.truncate || whole > kMaxWholeCommands));
   });
   for (Taken& t : taken) {
-    if (HoldsSecrets(t.name)) t.command = RedactedCommand(t.command);
+    t.command = RedactedCommand(t.command);
+    t.comment = RedactedCommand(t.comment);
+    t.originating = RedactedCommand(t.originating);
     out.push_back(BuildBson([&](BsonBuilder& b) {
       AppendOperation(server.host_and_port(), now_text, now_micros, builds, t,
                       t.active ? transactions.Of(t.op_id) : nullptr, b);
@@ -292,30 +337,20 @@ std::vector<BsonDocument> CollectOperations(const CommandContext& ctx,
         BsonArrayBuilder names = c.OpenArray("createIndexes");
         for (const std::string& n : build.indexes) names.Append(n);
       }
-      b.Append("msg", "Index Build: " +
-                          std::to_string(build.total ? build.done * 100 / build.total : 0) + "%");
-      BsonBuilder p = b.OpenDocument("progress");
-      p.Append("done", build.done).Append("total", build.total);
+      AppendProgress("Index Build", build.done, build.total, b);
     }));
   }
 
-  if (options.idle_cursors && !options.own_only) {
-    server.cursors().ForEachIdle([&](const ClientCursor& c) {
-      out.push_back(BuildBson([&](BsonBuilder& b) {
-        b.Append("type", "idleCursor").Append("host", server.host_and_port()).Append("ns", c.ns);
-        AppendSession("lsid", c.session, b);
-        if (!c.plan_summary.empty()) b.Append("planSummary", c.plan_summary);
-        BsonBuilder d = b.OpenDocument("cursor");
-        d.Append("cursorId", c.id)
-            .Append("createdDate", c.created)
-            .Append("lastAccessDate", c.last_used);
-        d.Append("nDocsReturned", c.documents_returned).Append("nBatchesReturned", c.batches);
-        d.Append("noCursorTimeout", c.no_timeout).Append("tailable", c.cursor->tailable());
-        d.Append("awaitData", c.cursor->await_data());
-        if (c.originating_command.view().size() <= kTruncateAt || !options.truncate)
-          d.Append("originatingCommand", c.originating_command);
-        d.Append("operationUsingCursorId", int64_t{0});
-      }));
+  if (options.idle_cursors) {
+    std::string own;
+    if (options.own_only && asker.access_control) own = asker.user.Id();
+    const auto of_user = options.own_only ? std::optional<std::string_view>(own) : std::nullopt;
+    server.cursors().ForEachIdle(of_user, [&](const IdleCursor& c) {
+      const size_t size = c.originating_command.view().size();
+      whole += size;
+      const bool cut = size > kTruncateAt && (options.truncate || whole > kMaxWholeCommands);
+      out.push_back(
+          BuildBson([&](BsonBuilder& b) { AppendIdleCursor(server.host_and_port(), c, cut, b); }));
     });
   }
   return out;

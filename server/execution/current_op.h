@@ -3,7 +3,8 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/error.h"
-#include "server/dispatch/command.h"
+#include "security/names.h"
+#include "server/dispatch/server_context.h"
 
 namespace mayfly {
 
@@ -12,14 +13,24 @@ struct CurrentOpOptions {
   bool idle_connections = false;
   bool idle_cursors = false;
   bool idle_sessions = true;  ///< transactions that wait for their clients
-  /// Only what belongs to whoever asks: with access control operations of the same user, on any
-  /// connection; without, those of the same client. Builds and cursors that wait belong to nobody.
+  /// Only the user's own operations: with access control those of the same user, on any connection;
+  /// without, those of the same client. Builds and waiting cursors belong to nobody.
   bool own_only = false;
   bool truncate = true;  ///< commands longer than 1000 bytes are shown as {$truncated: "…"}
 };
 
-/// What runs now, one document an operation, as currentOp and `{$currentOp: {}}` show it.
-std::vector<BsonDocument> CollectOperations(const CommandContext& ctx,
+/// Who asks what belongs to whom.
+struct Asker {
+  bool access_control = false;  ///< else everything is everybody's
+  UserName user;                ///< empty: nobody has logged in
+  int64_t connection_id = 0;    ///< 0: no client
+};
+/// Who runs `op` now. A cursor's pipeline asks again in each batch: its connection may be another
+/// one than that which opened it, and that one may be gone.
+Asker AskerOf(ServerContext& server, const Operation& op);
+
+/// What runs now, one document per operation, as currentOp and `{$currentOp: {}}` show it.
+std::vector<BsonDocument> CollectOperations(ServerContext& server, const Asker& asker,
                                             const CurrentOpOptions& options);
 
 }  // namespace mayfly

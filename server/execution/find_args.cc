@@ -147,9 +147,19 @@ BsonDocument DistinctArgs::ToPipeline() const {
   // Arrays along the path and at its end stand for their elements, as in the command.
   for (size_t end = 0; end != std::string::npos;) {
     end = path.find('.', end + 1);
+    const std::string prefix = path.substr(0, end);
+    stages.OpenDocument()
+        .OpenDocument("$unwind")
+        .Append("path", prefix)
+        .Append("preserveNullAndEmptyArrays", true);
+    if (end == std::string::npos) break;
+    // An array in an array is no step of a path in the command, but one in a stage.
     auto stage = stages.OpenDocument();
-    auto unwind = stage.OpenDocument("$unwind");
-    unwind.Append("path", path.substr(0, end)).Append("preserveNullAndEmptyArrays", true);
+    auto match = stage.OpenDocument("$match");
+    auto expr = match.OpenDocument("$expr");
+    auto both = expr.OpenArray("$eq");
+    both.OpenDocument().Append("$type", prefix);
+    both.Append("object");
   }
   {
     auto stage = stages.OpenDocument();

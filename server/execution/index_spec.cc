@@ -16,7 +16,7 @@ namespace {
 
 Error Cannot(std::string message) { return {ErrorCode::kCannotCreateIndex, std::move(message)}; }
 
-/// Of MongoDB's kinds of index, accepts those that this server has.
+/// Accepts those of MongoDB's kinds of index that this server has.
 Result<void> CheckKind(const IndexInfo& i) {
   if (i.kind->maintained()) return Ok();
   if (i.kind->id == IndexKindId::kWildcard)
@@ -52,6 +52,14 @@ Result<void> CheckIndexName(std::string_view name) {
   return Ok();
 }
 
+Result<ExpireReads> ParseCollectionExpireReads(BsonValue v, std::string_view where, bool has_rule) {
+  if (!has_rule)
+    return Error{ErrorCode::kInvalidOptions,
+                 "'expireReads' of a collection is for clustered and time-series collections: "
+                 "otherwise give it to a TTL index, with createIndexes or collMod.index"};
+  return ParseExpireReads(v, where);
+}
+
 Result<ExpireReads> ParseExpireReads(BsonValue v, std::string_view where) {
   if (!v.IsString()) return WrongType(where, v.type(), "string");
   if (v.String() == "exact") return ExpireReads::kExact;
@@ -59,10 +67,6 @@ Result<ExpireReads> ParseExpireReads(BsonValue v, std::string_view where) {
   return Error{ErrorCode::kBadValue, "Enumeration value '" + std::string(v.String()) +
                                          "' for field '" + std::string(where) +
                                          "' is not a valid value: it is exact or lazy"};
-}
-
-std::string_view ExpireReadsName(ExpireReads r) {
-  return r == ExpireReads::kExact ? "exact" : "lazy";
 }
 
 Result<int32_t> ParseExpireAfterSeconds(BsonValue v, std::string_view name) {

@@ -24,7 +24,9 @@ Result<void> CheckIndexName(std::string_view name);
 
 /// `expireReads` of an index: "exact" or "lazy" (EXPIRY C.2). Errors: TypeMismatch 14, BadValue 2.
 Result<ExpireReads> ParseExpireReads(BsonValue v, std::string_view where);
-std::string_view ExpireReadsName(ExpireReads r);
+/// `expireReads` of a collection. `has_rule`: one that may have a rule of its own. Errors: also
+/// InvalidOptions 72 for others.
+Result<ExpireReads> ParseCollectionExpireReads(BsonValue v, std::string_view where, bool has_rule);
 
 /// The reading of a TTL index's seconds at creation. Errors: CannotCreateIndex 67.
 Result<int32_t> ParseExpireAfterSeconds(BsonValue v, std::string_view index_name);

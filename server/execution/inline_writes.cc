@@ -22,7 +22,7 @@ bool HasFarPlace(std::string_view path) {
   return number && digits > 2;
 }
 
-/// Whether what $pull removes contains a condition or a pattern.
+/// Whether the operand of $pull contains a condition or a pattern.
 bool HasCondition(BsonValue v, int depth) {
   if (v.Is(BsonType::kRegex)) return true;
   if (!v.IsDocument() && !v.IsArray()) return false;

@@ -7,13 +7,13 @@
 
 namespace mayfly {
 
-/// Whether what an update asks for costs little on any document of up to 64 KiB, whatever it holds.
-/// Not: pipelines, array filters, conditions and patterns in $pull, $sort, places far behind the
-/// end of an array, many paths. Known before anything of it is parsed. `*compares`: bytes of what
-/// is compared with each element of an array; see CompareInline.
+/// Whether an update is cheap on any document of up to 64 KiB, whatever its content. Not:
+/// pipelines, array filters, conditions and patterns in $pull, $sort, places far behind the end of
+/// an array, many paths. Decided before any parsing. `*compares`: bytes of operands compared with
+/// each element of an array; see CompareInline.
 bool MayUpdateInline(const UpdateStatement& s, size_t* compares);
 
-/// Whether so many bytes may be compared with each element of an array in a document of so many.
+/// Whether this many bytes may be compared with each element of an array in the document.
 inline bool CompareInline(size_t compares, size_t document_bytes) {
   return compares * document_bytes <= (size_t{1} << 20);
 }

@@ -2,72 +2,35 @@
 
 #include <algorithm>
 
+#include "replication/replica_set.h"
 #include "server/dispatch/data_services.h"
 #include "server/dispatch/fail_points.h"
 #include "server/execution/session_store.h"
 #include "server/execution/transactions.h"
 #include "storage/keys/key_format.h"
 #include "storage/storage.h"
+#include "storage/write/session_row.h"
 
 namespace mayfly {
 
-// clang-format off
-// Rows of Keyspace::kCatalog (docs/on-disk-format.md "Sessions"):
-//
-//   "txn/" session             := 01 number:le64 last_write:le64 chunks:le32 entry*
-//   "txn/" session chunk:be32  := entry*
-//   session := id:16 [uid:32]
-//   entry := kind:u8 first:le32 count:le32 [BSON]     kind 6, alone: a committed transaction
-//
-// uid is the digest of the user who owns the session. It is absent without access control, and in
-// rows of versions that did not know users: such rows stay valid.
-//
-// The first row is rewritten with each statement; what grows beyond kInlineBytes moves to chunk
-// rows, so that a batch of n statements writes O(n) bytes.
-// clang-format on
+// Rows: storage/write/session_row.h. The first row is rewritten with each statement; what grows
+// beyond kInlineBytes moves to chunk rows, so that a batch of n statements writes O(n) bytes.
 
 namespace {
 
-constexpr std::string_view kPrefix = "txn/";
-constexpr size_t kHeadBytes = 1 + 8 + 8 + 4, kChunkBytes = 4;
-constexpr char kRowVersion = 1;
+constexpr size_t kChunkBytes = 4;
 constexpr size_t kInlineBytes = 1024;
 
-/// Whether it is the key of a head row. Keys of chunks are four bytes longer.
-bool IsHeadKey(std::string_view key) {
-  const size_t n = key.size() - kPrefix.size();
-  return n == kSessionIdBytes || n == kSessionKeyBytes;
-}
-
-std::string HeadKey(std::string_view id) { return std::string(kPrefix).append(id); }
-
 std::string ChunkKey(std::string_view id, uint32_t chunk) {
-  std::string key = HeadKey(id);
+  std::string key = SessionRowKey(id);
   char b[kChunkBytes];
   StoreBe32(b, chunk);
   return key.append(b, kChunkBytes);
 }
 
-struct Head {
-  int64_t number = 0, last_write = 0;
-  uint32_t chunks = 0;
-  std::string_view entries;
-};
-
-std::string EncodeHead(const Head& h) {
-  std::string v(kHeadBytes, '\0');
-  v[0] = kRowVersion;
-  StoreLe<int64_t>(v.data() + 1, h.number);
-  StoreLe<int64_t>(v.data() + 9, h.last_write);
-  StoreLe<uint32_t>(v.data() + 17, h.chunks);
-  return v.append(h.entries);
-}
-
-Result<Head> DecodeHead(std::string_view v) {
-  if (v.size() < kHeadBytes || v[0] != kRowVersion)
-    return Error{ErrorCode::kInternalError, "a session's row is damaged or of a later version"};
-  return Head{LoadLe<int64_t>(v.data() + 1), LoadLe<int64_t>(v.data() + 9),
-              LoadLe<uint32_t>(v.data() + 17), v.substr(kHeadBytes)};
+/// Whether rows get their place in the log: everybody who may have to read them knows such rows.
+bool RowsArePlaced(DataServices& server) {
+  return server.replica_set() != nullptr && server.replica_set()->PlacesSessionRows();
 }
 
 constexpr size_t kEntryHead = 1 + 4 + 4;
@@ -196,9 +159,10 @@ Result<void> LoadTransactionState(DataServices& server, const std::string& sessi
   if (state->loaded && state->epoch == epoch) return Ok();
   *state = TransactionState();
   PinnedValue value;
-  MAYFLY_TRY(bool found, server.storage().kv().Get(Keyspace::kCatalog, HeadKey(session), &value));
+  MAYFLY_TRY(bool found,
+             server.storage().kv().Get(Keyspace::kCatalog, SessionRowKey(session), &value));
   if (found) {
-    MAYFLY_TRY(Head head, DecodeHead(value.view()));
+    MAYFLY_TRY(const SessionRow head, DecodeSessionRow(value.view()));
     state->number = head.number;
     state->chunks = head.chunks;
     state->entries = head.entries;
@@ -218,19 +182,34 @@ void BeginTransactionNumber(int64_t number, TransactionState* state) {
   state->last = 0;
 }
 
-bool IsCommittedTransaction(const TransactionState& state) {
-  return !state.entries.empty() &&
-         state.entries[0] == static_cast<char>(StatementResult::Kind::kTransaction);
+bool HoldsCommittedTransaction(std::string_view entries) {
+  return !entries.empty() && entries[0] == static_cast<char>(StatementResult::Kind::kTransaction);
 }
 
-void StageCommittedTransaction(WriteUnit& unit, const std::string& session, int64_t number,
-                               const TransactionState& state, Instant now) {
+bool IsCommittedTransaction(const TransactionState& state) {
+  return HoldsCommittedTransaction(state.entries);
+}
+
+void SetCommittedTransaction(int64_t number, uint64_t epoch, TransactionState* state) {
+  *state = TransactionState();
+  state->number = number;
+  size_t last = 0;
+  AppendStatementResult({.kind = StatementResult::Kind::kTransaction}, &state->entries, &last);
+  state->last = state->entries.size();
+  state->epoch = epoch;
+  state->loaded = true;
+}
+
+void StageCommittedTransaction(DataServices& server, WriteUnit& unit, const std::string& session,
+                               int64_t number, const TransactionState& state, Instant now) {
   std::string entries;
   size_t last = 0;
   AppendStatementResult({.kind = StatementResult::Kind::kTransaction}, &entries, &last);
   for (uint32_t c = 0; c < std::max(state.stale_chunks, state.chunks); ++c)
     unit.Erase(Keyspace::kCatalog, ChunkKey(session, c));
-  unit.Put(Keyspace::kCatalog, HeadKey(session), EncodeHead({number, now.millis, 0, entries}));
+  unit.Put(Keyspace::kCatalog, SessionRowKey(session),
+           EncodeSessionRow({.number = number, .last_write = now.millis, .entries = entries},
+                            RowsArePlaced(server)));
 }
 
 Result<void> RetryableWrite::ReadDone() {
@@ -344,8 +323,12 @@ Result<void> RetryableWrite::BeforeCommit(WriteUnit& unit, const UnitResult& u) 
   }
   for (uint32_t c = next_chunks_; c < state_->stale_chunks; ++c)
     unit.Erase(Keyspace::kCatalog, ChunkKey(ctx_.session->id(), c));
-  unit.Put(Keyspace::kCatalog, HeadKey(ctx_.session->id()),
-           EncodeHead({state_->number, ctx_.op.now.millis, next_chunks_, next_entries_}));
+  unit.Put(Keyspace::kCatalog, SessionRowKey(ctx_.session->id()),
+           EncodeSessionRow({.number = state_->number,
+                             .last_write = ctx_.op.now.millis,
+                             .chunks = next_chunks_,
+                             .entries = next_entries_},
+                            RowsArePlaced(ctx_.data)));
   if (ctx_.data.replica_set() != nullptr) {
     std::vector<int32_t> ids;
     for (size_t i = 0; i < std::max<size_t>(1, u.documents); ++i)
@@ -381,11 +364,11 @@ Result<int> SweepTransactions(DataServices& server, Operation& op, int64_t timeo
   if (!server.writable()) return 0;
   Storage& storage = server.storage();
   SessionRegistry& sessions = server.sessions();
-  std::string upper(kPrefix);
+  std::string upper(kSessionRowPrefix);
   ++upper.back();
   auto it = storage.kv().NewIterator(
       Keyspace::kCatalog,
-      {.lower = std::string(kPrefix), .upper = std::move(upper), .fill_cache = false});
+      {.lower = std::string(kSessionRowPrefix), .upper = std::move(upper), .fill_cache = false});
   constexpr int kPerUnit = 1000;
   int removed = 0;
   std::vector<std::string> dead;
@@ -416,17 +399,17 @@ Result<int> SweepTransactions(DataServices& server, Operation& op, int64_t timeo
     result = op.CheckInterrupt();
     const std::string_view key = it->key();
     bool drop = false;
-    if (IsHeadKey(key)) {
+    if (IsSessionRowKey(key)) {
       if (dead.size() >= kPerUnit && result) result = flush();
-      Current& of = current[key.size() - kPrefix.size() == kSessionKeyBytes];
+      Current& of = current[key.size() - kSessionRowPrefix.size() == kSessionKeyBytes];
       of.head = key;
       of.drop = false;
-      Result<Head> head = DecodeHead(it->value());
+      Result<SessionRow> head = DecodeSessionRow(it->value());
       if (!head) {
         result = head.error();
         break;
       }
-      const std::string_view id = key.substr(kPrefix.size());
+      const std::string_view id = key.substr(kSessionRowPrefix.size());
       if (head.value().last_write + timeout_millis > op.now.millis || sessions.Find(id)) continue;
       // The session gets the age of its last write, so that this sweep does not keep it alive.
       Result<SessionPtr> session = sessions.Use(id, {head.value().last_write});
@@ -436,7 +419,7 @@ Result<int> SweepTransactions(DataServices& server, Operation& op, int64_t timeo
       ++removed;
     } else {
       const std::string_view head = key.substr(0, key.size() - kChunkBytes);
-      const Current& of = current[head.size() - kPrefix.size() == kSessionKeyBytes];
+      const Current& of = current[head.size() - kSessionRowPrefix.size() == kSessionKeyBytes];
       // A chunk without a head: an earlier sweep was interrupted.
       drop = of.drop || of.head != head;
     }

@@ -9,7 +9,7 @@
 
 namespace mayfly {
 
-/// What a statement of a retryable write did, as it is kept: the same for a run of statements.
+/// The stored result of a statement of a retryable write: the same for a run of statements.
 struct StatementResult {
   enum class Kind : uint8_t {
     kInserted = 1,
@@ -26,7 +26,7 @@ struct StatementResult {
   BsonDocument document;
 };
 
-/// Appends the row format of `r` (grammar: docs/on-disk-format.md "Sessions"), joining it with the
+/// Appends the row format of `r` (grammar: storage/write/session_row.h), joining it with the
 /// entry before it, which begins at `*last`, where the two are one run.
 void AppendStatementResult(const StatementResult& r, std::string* entries, size_t* last);
 /// Errors: InternalError 1 for damaged bytes.
@@ -56,7 +56,7 @@ class RetryableWrite final : public UnitObserver {
   int32_t id(size_t statement) const {
     return ids_.empty() ? first_id_ + static_cast<int32_t>(statement) : ids_[statement];
   }
-  /// What the statement did the first time; null: not yet done.
+  /// The statement's result from the first time; null: not yet done.
   const StatementResult* Find(size_t statement) const;
   /// The statement is answered from what Find has: the reply and the counters say so. Once each.
   void CountRetried(size_t statement);
@@ -89,30 +89,35 @@ class RetryableWrite final : public UnitObserver {
   bool close_after_commit_ = false;
   std::vector<StatementResult> done_;  ///< sorted by `first`
   std::vector<int32_t> retried_;
-  // What the unit that is being committed makes of the state.
+  // The state after the unit that is being committed.
   std::string next_entries_;
   size_t next_last_ = 0;
   uint32_t next_chunks_ = 0;
 };
 
-/// What the store has of the session's latest transaction number, read if it is not known yet.
-/// REQUIRES: the session is checked out. Errors: InternalError 1 for a damaged row.
+/// The store's data on the session's latest transaction number, read if not known yet. REQUIRES:
+/// the session is checked out. Errors: InternalError 1 for a damaged row.
 Result<void> LoadTransactionState(DataServices& server, const std::string& session,
                                   TransactionState* state);
 /// `state` is of a new transaction number from now on, which has done nothing yet.
 void BeginTransactionNumber(int64_t number, TransactionState* state);
-/// Whether the number is that of a transaction that was committed.
+/// Whether a row's entries say that its number is that of a transaction that was committed.
+bool HoldsCommittedTransaction(std::string_view entries);
+/// The same of what is known of a session.
 bool IsCommittedTransaction(const TransactionState& state);
+/// Sets `state` to the row that StageCommittedTransaction stages, once it is applied. `epoch`:
+/// SessionRegistry::transaction_epoch() when the transaction began.
+void SetCommittedTransaction(int64_t number, uint64_t epoch, TransactionState* state);
 /// Stages into the unit that this number is a committed transaction.
-void StageCommittedTransaction(WriteUnit& unit, const std::string& session, int64_t number,
-                               const TransactionState& state, Instant now);
+void StageCommittedTransaction(DataServices& server, WriteUnit& unit, const std::string& session,
+                               int64_t number, const TransactionState& state, Instant now);
 
 /// Error of a statement that cannot be retried: one that may change many documents.
 /// InvalidOptions 72.
 Error NotRetryable(std::string_view why);
 
-/// Removes what is kept for sessions that nobody has used for `timeout_millis`. Blocking. Only
-/// where writes are possible.
+/// Removes records of sessions unused for `timeout_millis`. Blocking. Only where writes are
+/// possible.
 Result<int> SweepTransactions(DataServices& server, Operation& op, int64_t timeout_millis);
 
 }  // namespace mayfly

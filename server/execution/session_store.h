@@ -3,8 +3,8 @@
 
 namespace mayfly {
 
-/// config.system.sessions: one document a logical session, {_id: {id, uid}, lastUse}, with the TTL
-/// index lsidTTLIndex on lastUse, so that sessions that nobody uses go by this server's own expiry
+/// config.system.sessions: one document {_id: {id, uid}, lastUse} per logical session, with the TTL
+/// index lsidTTLIndex on lastUse, so unused sessions are removed by this server's own expiry
 /// (manual: "Server Sessions"). What is in memory is written every `logicalSessionRefreshMillis`
 /// and by refreshLogicalSessionCacheNow. Blocking. Nothing happens where writes are not possible.
 Result<void> RefreshSessionRecords(ExpiryServices& server, Operation& op);

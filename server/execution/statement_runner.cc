@@ -23,8 +23,8 @@ bool CanBeginAnew(const WriteStatement& s) {
   return bytes <= kOneUnitBytes;
 }
 
-/// What is the command's error in a transaction: another try of all of it may succeed, or it can
-/// only end.
+/// The command's error in a transaction: a retry of the whole may succeed, or it can only
+/// end.
 bool EndsTransaction(const Error& e) {
   return IsTransientTransactionError(e.code, false) || e.code == ErrorCode::kQueryPlanKilled ||
          e.code == ErrorCode::kTransactionTooLarge || e.code == ErrorCode::kExceededMemoryLimit ||
@@ -38,7 +38,7 @@ bool FitsHere(std::span<const BsonView> documents) {
   return bytes <= kInlineBytes;
 }
 
-/// What the message of a write that waits keeps of the room for messages, as long as this lives.
+/// A waiting write's share of the room for messages, as long as this lives.
 class WaitingRoom {
  public:
   explicit WaitingRoom(CommandContext& ctx) : ctx_(ctx) {}
@@ -78,8 +78,8 @@ bool StatementRunner::SliceOver() {
   return now >= slice_end_;
 }
 
-/// What the first attempt has done is not done again: a group of neighbours ends at the first
-/// statement that was done.
+/// Work of the first attempt is not repeated: a group of neighbours ends at the first finished
+/// statement.
 size_t StatementRunner::End(const WriteStatements& statements, size_t i) const {
   const size_t until = statements.Until(i);
   if (!retry_.active()) return until;
@@ -133,7 +133,7 @@ StatementRunner::Outcome StatementRunner::TryInTransaction(const WriteStatement&
   // With a newer snapshot it may succeed; a worker takes one.
   if (done && !*done && transaction_->MayRenew() && IsStale(*unit_)) done.reset();
   if (!done || !*done) unit_->RollBackTo(begin);
-  // Nothing was there to be changed: nobody has to wait for it.
+  // The statement changed nothing: no other writer has to wait for its locks.
   if (unit_->DocumentCount() == documents) ReleaseLocksSince(*unit_, locks);
   if (!done)
     ctx_.op.write_conflicts = conflicts;  // the worker starts over
@@ -292,6 +292,8 @@ Awaitable<Result<void>> StatementRunner::WaitForTransactions(int attempt) {
   const int64_t wait = int64_t{5000} << std::min(attempt, 6);
   Result<bool> woken = co_await watch.WaitFor(ctx_, ctx_.data.clock().MonotonicMicros() + wait);
   if (!woken) co_return woken.error();
+  // Documents that fell due meanwhile were hidden from others, and must not come back (EXPIRY C.1).
+  ctx_.op.now = ctx_.data.clock().Now();
   co_await ctx_.MoveToWorker();
   co_return Ok();
 }

@@ -8,7 +8,7 @@
 
 namespace mayfly {
 
-/// One statement of a write command. What it points to lives until the runner has ended.
+/// One statement of a write command. Its data lives until the runner has ended.
 struct WriteStatement {
   WriteCommand* command = nullptr;
   // One of these three:
@@ -17,12 +17,12 @@ struct WriteStatement {
   const DeleteStatement* remove = nullptr;
 
   bool want_documents = false;  ///< findAndModify: what it changed
-  /// Looks for the collection before it runs; what fails then is the statement's error. Else the
-  /// command is open.
+  /// Looks up the collection before it runs; a failure is the statement's error. Else the command
+  /// is open.
   bool open = false;
 };
 
-/// What one update or delete has done.
+/// The result of one update or delete.
 struct StatementOutcome {
   UpdateResult update;
   int64_t deleted = 0;
@@ -54,7 +54,7 @@ class WriteStatements {
   /// Statement `i`; if it is an insert, with those behind it up to `end`.
   virtual WriteStatement At(size_t i, size_t end) = 0;
 
-  // What has become of them, in order; each is told of once. An error ends the command with it.
+  // Their results, in order, each reported once. An error ends the command with it.
   virtual Result<void> Replayed(size_t i, const StatementResult& before) = 0;
   virtual void Inserted(size_t i, size_t count) = 0;
   virtual void Done(size_t i, StatementOutcome outcome) = 0;
@@ -93,7 +93,7 @@ class StatementRunner {
   /// The same into the transaction's unit, while that is small.
   Outcome TryInTransaction(const WriteStatement& s);
   Result<void> BeforeCommit(const WriteStatement& s, WriteUnit& unit, const StatementOutcome& o);
-  /// What a staged statement comes to; nothing: a worker has to run it again. An error ends the
+  /// The result of a staged statement; nothing: a worker has to run it again. An error ends the
   /// command.
   Result<void> AfterCommit(const WriteStatement& s, Result<void> committed, Outcome* done);
   // On a worker, to the end; blocking. Whether the next one runs. `*i`: what is left of an insert
@@ -115,7 +115,7 @@ class StatementRunner {
   RetryableWrite retry_;
   WriteUnit* unit_ = nullptr;
   Transaction* transaction_ = nullptr;  ///< whose unit it is
-  bool met_ = false;  ///< the statement waits for a lock that a transaction has, to begin anew
+  bool met_ = false;  ///< the statement waits for a lock that a transaction has, to begin again
   int64_t slice_end_ = 0;
   bool sync_ = false;  ///< something has been written that no journal wait has followed
 };

@@ -1,4 +1,4 @@
-// What is shown of transactions: serverStatus, currentOp, the log's line and the profile.
+// Transactions in serverStatus, currentOp, the log and the profile.
 #include "server/execution/transaction_report.h"
 
 #include "protocol/micros.h"
@@ -40,7 +40,7 @@ void AppendWritten(const TransactionCosts& c, BsonBuilder& out) {
   for (const std::string& ns : c.written) list.Append(ns);
 }
 
-/// What the line and the entry have in common.
+/// The common part of the line and the entry.
 void AppendFinished(const FinishedTransaction& f, BsonBuilder& out) {
   const TransactionView& v = f.view;
   out.AppendTimestamp("readTimestamp", v.read_ts);

@@ -29,7 +29,7 @@ inline constexpr size_t kTransactionEnds = 9;
 /// As serverStatus and the log name it ("committed", "client" …). Any thread.
 std::string_view TransactionEndName(TransactionEnd end);
 
-/// What a transaction has cost so far: sums over its commands, and what it holds.
+/// The costs of a transaction so far: sums over its commands, and what it holds.
 struct TransactionCosts {
   /// Names of collections that are kept to be shown; it may lock more.
   static constexpr size_t kNamespaces = 16;

@@ -18,13 +18,13 @@
 namespace mayfly {
 namespace {
 
-/// What may run in a transaction (manual: "Transactions and Operations").
+/// Commands allowed in a transaction (manual: "Transactions and Operations").
 constexpr std::string_view kAllowed[] = {
     "abortTransaction", "aggregate", "bulkWrite", "commitTransaction", "create",  "createIndexes",
     "delete",           "distinct",  "find",      "findAndModify",     "getMore", "insert",
     "killCursors",      "update"};
-/// How often the first statement of a transaction begins anew with a newer snapshot: each time
-/// somebody else has come further.
+/// How often the first statement of a transaction starts again with a newer snapshot: each time
+/// another writer was first.
 constexpr int kMaxRenewals = 100;
 constexpr std::string_view kRefusedStages[] = {
     "$changeStream", "$collStats", "$currentOp", "$indexStats",    "$listLocalSessions",
@@ -42,6 +42,18 @@ std::string Number(int64_t number) { return "{ txnNumber: " + std::to_string(num
 
 Error NoSuchTransaction(std::string message) {
   return {ErrorCode::kNoSuchTransaction, std::move(message)};
+}
+
+/// Errors: IllegalOperation 20, as where there are no transactions at all.
+Result<void> CheckMembersKnow(DataServices& server) {
+  ReplicaSet& set = *server.replica_set();
+  if (set.LogsTransactions()) [[likely]]
+    return Ok();
+  // It may have been upgraded just now.
+  if (set.ReadByAll() >= kLogEntryWithTransaction) return Ok();
+  return Error{ErrorCode::kIllegalOperation,
+               "a member of the set runs an earlier version, which does not know transactions and "
+               "would stop at the first one: upgrade it first"};
 }
 
 /// `value`: a pipeline, or what its own parser refuses. Those inside of stages too.
@@ -66,7 +78,7 @@ Result<void> CheckPipeline(BsonValue value) {
   return Ok();
 }
 
-/// What is known without the transaction.
+/// Checks that do not need the transaction.
 Result<void> CheckCommand(const CommandRow& row, const CommandRequest& req) {
   const GenericArguments& g = req.generic;
   if (std::find(std::begin(kAllowed), std::end(kAllowed), row.name) == std::end(kAllowed)) {
@@ -155,14 +167,14 @@ Awaitable<Result<void>> Transactions::Begin(CommandContext& ctx, const CommandRo
   const bool ends = Ends(row.name);
   // The first try may still run, on a connection that the client has given up.
   for (int64_t wait = 200;; wait = std::min<int64_t>(wait * 2, 10'000)) {
-    // Not the first try: what an old one has to let go of may be much.
+    // Not the first try: an old one may have much to release.
     if (wait > 200) co_await ctx.MoveToWorker();
     if (ctx.session->TryCheckOut()) {
       const uint64_t reign = server_.replica_set()->committer().Reign();
       Result<void> begun =
           LoadTransactionState(server_, ctx.session->id(), &ctx.session->transaction());
       if (begun) begun = BeginLocked(ctx, req, ends, taken);
-      // That there is none is known only to a primary, and only as long as it is one.
+      // Only a primary knows that there is none, and only while it is primary.
       if (!begun && begun.error().code == ErrorCode::kNoSuchTransaction &&
           (!server_.writable() || server_.replica_set()->committer().Reign() != reign))
         begun = Error{ErrorCode::kNotWritablePrimary, "not primary"};
@@ -194,8 +206,8 @@ Result<void> Transactions::BeginLocked(CommandContext& ctx, const CommandRequest
                  "Cannot start transaction with " + Number(number) + " on session " +
                      UuidToString(key) + " because a newer transaction with " + Number(known) +
                      " has already started on this session."};
-  // Whatever became of a commit that failed, or of one of an earlier time as primary, is in the
-  // row; of one that is under way, nobody knows yet.
+  // The row has the outcome of a failed commit, or of one from an earlier time as primary; the
+  // outcome of a running one is not known yet.
   if (t != nullptr && t->state_ == Transaction::State::kAborted && t->commit_error_) {
     by_session_.erase(key);
     t = nullptr;
@@ -258,12 +270,14 @@ Result<void> Transactions::StartLocked(CommandContext& ctx, const CommandRequest
                                        TransactionPtr* taken) {
   const int64_t number = *req.generic.txn_number;
   const std::string& key = ctx.session->id();
+  MAYFLY_TRY(CheckMembersKnow(server_));
   std::string client = ClientOf(ctx.client != nullptr ? std::string_view(ctx.client->address) : "");
   MAYFLY_TRY(TakeShareLocked(client));
   auto t = std::make_shared<Transaction>(key, number);
   t->taken_ = true;
   t->running_ = &ctx.op;
   t->epoch_ = epoch;
+  t->reign_ = server_.replica_set()->committer().Reign();
   t->event_ = kFirstCommitEvent + next_event_.fetch_add(1) % kCommitEvents;
   t->now_ = ctx.op.now;
   t->began_micros_ = t->active_since_ = server_.clock().MonotonicMicros();
@@ -301,14 +315,14 @@ Result<void> Transaction::Open(CommandContext& ctx, ReadViewPtr base) {
     base = point->View();
   }
   point_ts_ = base->point()->ts();
-  read_ts_ = snapshot_reads_ ? point_ts_ : 0;
+  read_ts_ = snapshot_reads_ ? point_ts_.load() : 0;
   catalog_ = std::make_shared<TransactionCatalog>(*base, storage.catalog());
   view_ = ReadView(base->snapshot(), catalog_, base->point());
   unit_.emplace(storage, ctx.op);
+  reign_ = server.replica_set()->committer().Reign();
   BeginTransactionUnit(
       *unit_, base->snapshot(), catalog_,
-      server.snapshot_reads().transaction_parameters().lock_wait_millis.load() * 1000,
-      server.replica_set()->committer().Reign());
+      server.snapshot_reads().transaction_parameters().lock_wait_millis.load() * 1000, reign_);
   return Ok();
 }
 
@@ -325,7 +339,7 @@ bool Transaction::Renew(CommandContext& ctx, const Error& why) {
     return false;
   --renewals_left_;
   failed_ = false;
-  // Its locks first: whoever was first may have been waiting for one.
+  // Its locks first: the writer that was first may have been waiting for one.
   ctx.op.view.reset();
   unit_.reset();
   if (!Open(ctx, nullptr)) return false;
@@ -370,7 +384,7 @@ void Transactions::End(CommandContext& ctx, const TransactionPtr& taken, Result<
     std::lock_guard l(mutex_);
     t.taken_ = false;
     t.running_ = nullptr;
-    // Ended by whoever found it taken, after the look above.
+    // Ended by the thread that found it taken, after the check above.
     abort = t.state_ == Transaction::State::kOpen && t.doomed_.has_value();
     if (abort) t.taken_ = true;
   }
@@ -425,6 +439,7 @@ Result<void> Transactions::StageCommit(CommandContext& ctx, Transaction& t) {
   }
   WriteUnit& unit = *t.unit_;
   if (HasNothingToCommit(unit)) return Ok();
+  MAYFLY_TRY(CheckMembersKnow(server_));
   // Before anything is made of it.
   const size_t bytes = TransactionEntryBytes(unit);
   if (bytes > kMaxTransactionEntryBytes)
@@ -436,7 +451,8 @@ Result<void> Transactions::StageCommit(CommandContext& ctx, Transaction& t) {
   MAYFLY_TRY(PrepareTransactionCommit(server_.storage(), unit, ctx.op));
   MAYFLY_TRY(StageCreated(server_.storage(), unit, ctx.op));
   MAYFLY_TRY(t.memory_.Set(unit.MemoryBytes()));
-  StageCommittedTransaction(unit, t.session, t.number, ctx.session->transaction(), ctx.op.now);
+  StageCommittedTransaction(server_, unit, t.session, t.number, ctx.session->transaction(),
+                            ctx.op.now);
   const BsonDocument lsid = BuildBson([&](BsonBuilder& b) { AppendSessionId(b, t.session); });
   unit.SetLogSession(lsid.view(), t.number);
   return Ok();
@@ -458,7 +474,7 @@ Awaitable<Result<void>> Transactions::Commit(CommandContext& ctx) {
   if (state == Transaction::State::kCommitting) co_return co_await WaitForCommit(ctx, t);
   MAYFLY_CO_TRY(co_await ctx.WaitToWrite());
   if (!t->IsSmall()) co_await ctx.MoveToWorker();
-  // What fails here is answered once the transaction is gone: Drop is End's.
+  // A failure here is answered once the transaction is gone: Drop is End's.
   t->write_concern_ = ctx.write_concern;
   MAYFLY_CO_TRY(StageCommit(ctx, *t));
   if (HasNothingToCommit(*t->unit_)) {
@@ -480,38 +496,43 @@ Awaitable<Result<void>> Transactions::Commit(CommandContext& ctx) {
     t->state_ = Transaction::State::kCommitting;
     ++t->waiting_;
   }
-  MadeTeller tell;
-  if (!t->made_.empty() && on_made_) tell = on_made_(ctx.op);
-  server_.storage().committer().Submit(
-      std::move(unit), ctx.write_concern.commit_options(),
-      [this, t, tell = std::move(tell)](Result<void> r) {
-        const TransactionEnd end =
-            r ? TransactionEnd::kCommitted
-              : (server_.writable() ? TransactionEnd::kError : TransactionEnd::kStepDown);
-        std::vector<CollectionInfoPtr> untold;
-        {
-          std::lock_guard l(mutex_);
-          if (!r) t->commit_error_ = r.error();
-          t->commit_ts_ = t->commit_op_->commit_ts;
-          if (r) CountRow();
-          EndLocked(*t, end);
-          if (r && t->waiting_ == 0) untold.swap(t->made_);
-        }
-        if (tell && !untold.empty()) tell(std::move(untold));
-        TellEnd(*t, end);
-        {
-          std::lock_guard l(mutex_);
-          StripLocked(*t);
-        }
-        server_.notifier().Notify(kEnded);
-        server_.notifier().Notify(t->event_);
-      });
-  co_return co_await WaitForCommit(ctx, t);
+  MadeTeller tell = !t->made_.empty() && on_made_ ? on_made_(ctx.op) : MadeTeller();
+  server_.storage().committer().Submit(std::move(unit), ctx.write_concern.commit_options(),
+                                       [this, t, tell = std::move(tell)](Result<void> r) {
+                                         const TransactionEnd end =
+                                             r ? TransactionEnd::kCommitted
+                                             : r.error().code == ErrorCode::kWriteConflict
+                                                 ? TransactionEnd::kConflict
+                                             : server_.writable() ? TransactionEnd::kError
+                                                                  : TransactionEnd::kStepDown;
+                                         std::vector<CollectionInfoPtr> untold;
+                                         {
+                                           std::lock_guard l(mutex_);
+                                           if (!r) t->commit_error_ = r.error();
+                                           t->commit_ts_ = t->commit_op_->commit_ts;
+                                           if (r) CountRow();
+                                           EndLocked(*t, end);
+                                           if (r && t->waiting_ == 0) untold.swap(t->made_);
+                                         }
+                                         if (tell && !untold.empty()) tell(std::move(untold));
+                                         TellEnd(*t, end);
+                                         {
+                                           std::lock_guard l(mutex_);
+                                           StripLocked(*t);
+                                         }
+                                         server_.notifier().Notify(kEnded);
+                                         server_.notifier().Notify(t->event_);
+                                       });
+  Result<void> committed = co_await WaitForCommit(ctx, t);
+  // The next transaction of the session need not read its row.
+  if (committed && !ctx.op.commit_timed_out)
+    SetCommittedTransaction(t->number, t->epoch_, &ctx.session->transaction());
+  co_return committed;
 }
 
 Awaitable<Result<void>> Transactions::WaitForCommit(CommandContext& ctx, TransactionPtr t) {
   constexpr int64_t kLookAgain = 500'000;
-  // Whoever gives up says so, because somebody has to tell what was made.
+  // A caller that gives up sets this, because another thread must then report the new collections.
   const auto give_up = [&] {
     std::lock_guard l(mutex_);
     if (t->state_ != Transaction::State::kCommitting) return false;
@@ -536,7 +557,7 @@ Awaitable<Result<void>> Transactions::WaitForCommit(CommandContext& ctx, Transac
   }
   t->memory_.Release();
   if (t->commit_error_) {
-    // Whether it was written is in the log: whoever asks again finds out by the row.
+    // The log shows whether it was written: a retry finds out from the row.
     std::lock_guard l(mutex_);
     if (auto it = by_session_.find(t->session); it != by_session_.end() && it->second == t)
       by_session_.erase(it);
@@ -625,6 +646,12 @@ void Transactions::AbortAll(TransactionEnd why) {
              why);
 }
 
+void Transactions::AbortFormer() {
+  const uint64_t reign = server_.replica_set()->committer().Reign();
+  AbortWhere([&](const Transaction& t) { return t.reign_ != reign; },
+             ErrorCode::kInterruptedDueToReplStateChange, TransactionEnd::kStepDown);
+}
+
 void Transactions::Sweep() {
   const int64_t limit = server_.snapshot_reads().transaction_parameters().lifetime_secs.load();
   const int64_t micros = server_.clock().MonotonicMicros() - limit * 1'000'000;
@@ -632,7 +659,7 @@ void Transactions::Sweep() {
   AbortWhere(
       [&](const Transaction& t) { return t.began_micros_ <= micros || t.now_.millis <= millis; },
       ErrorCode::kTransactionExceededLifetimeLimitSeconds, TransactionEnd::kLifetime);
-  // What became of those whose sessions have ended is asked for by nobody any more.
+  // Nobody asks for the outcome of transactions whose sessions have ended.
   std::lock_guard l(mutex_);
   std::erase_if(by_session_, [&](const auto& entry) {
     const Transaction& t = *entry.second;
@@ -646,7 +673,7 @@ void Transactions::Forget(std::string_view session) {
   AbortBefore(session, INT64_MAX);
   std::lock_guard l(mutex_);
   auto it = by_session_.find(std::string(session));
-  // One in use, or on its way into the log, is found by whoever asks again.
+  // A retry finds one in use, or on its way into the log.
   if (it != by_session_.end() && !it->second->taken_ &&
       it->second->state_ != Transaction::State::kCommitting)
     by_session_.erase(it);
@@ -668,130 +695,6 @@ void Transactions::GiveWaiting(const std::string& client, int64_t bytes) {
   std::lock_guard l(waiting_mutex_);
   waiting_bytes_ -= bytes;
   if (const auto of = waiting_.find(client); (of->second -= bytes) == 0) waiting_.erase(of);
-}
-
-// --- what is shown -------------------------------------------------------------------------------
-
-int64_t TransactionTotals::aborted() const {
-  int64_t n = 0;
-  for (size_t i = 1; i < ended.size(); ++i) n += ended[i];
-  return n;
-}
-
-void Transactions::CountLocked(Transaction& t, const Operation& op) {
-  t.costs_.Add(op);
-  const int64_t now = server_.clock().MonotonicMicros();
-  t.costs_.active_micros += now - t.active_since_;
-  t.active_since_ = now;
-  if (!t.unit_) return;
-  const TransactionHoldings h =
-      HoldingsOf(*t.unit_, TransactionCosts::kNamespaces, &t.costs_.written);
-  const size_t bytes = t.unit_->MemoryBytes();
-  const int64_t more = static_cast<int64_t>(bytes) - static_cast<int64_t>(t.costs_.bytes);
-  bytes_ += more;
-  by_client_[t.client_].bytes += more;
-  t.costs_.locks = h.locks;
-  t.costs_.documents = h.documents;
-  t.costs_.bytes = bytes;
-}
-
-Result<void> Transactions::TakeShareLocked(const std::string& client) {
-  if (open_.load() >= static_cast<int64_t>(kMaxOpenTransactions))
-    return Error{ErrorCode::kExceededMemoryLimit, "there are too many open transactions"};
-  Share& share = by_client_[client];
-  if (share.open >= static_cast<int64_t>(kMaxTransactionsOfClient))
-    return Error{ErrorCode::kExceededMemoryLimit,
-                 "this client has " + std::to_string(share.open) +
-                     " open transactions, as many as it may: end some of them"};
-  ++share.open;
-  return Ok();
-}
-
-Result<void> Transactions::CheckShareLocked(const Transaction& t) const {
-  const auto share = by_client_.find(t.client_);
-  if (share == by_client_.end() || share->second.open == 1 ||
-      share->second.bytes <= MaxTransactionBytesOfClient())
-    return Ok();
-  return Error{ErrorCode::kExceededMemoryLimit,
-               "the open transactions of this client have staged more than the " +
-                   std::to_string(MaxTransactionBytesOfClient() >> 20) +
-                   " MB they may: commit them earlier, or begin fewer at once"};
-}
-
-void Transactions::EndLocked(Transaction& t, TransactionEnd end) {
-  const bool committed = end == TransactionEnd::kCommitted;
-  t.state_ = committed ? Transaction::State::kCommitted : Transaction::State::kAborted;
-  open_.fetch_sub(1);
-  ++ended_[static_cast<size_t>(end)];
-  bytes_ -= static_cast<int64_t>(t.costs_.bytes);
-  if (auto share = by_client_.find(t.client_); share != by_client_.end()) {
-    share->second.bytes -= static_cast<int64_t>(t.costs_.bytes);
-    if (--share->second.open == 0) by_client_.erase(share);
-  }
-  list_.erase(list_.iterator_to(t));
-  if (committed) last_ = TransactionTotals::Last{t.changes_, t.entry_bytes_, t.write_concern_};
-}
-
-void Transactions::TellEnd(const Transaction& t, TransactionEnd end) {
-  const int64_t now = server_.clock().MonotonicMicros();
-  server_.metrics().transactions.Record(now - t.began_micros_);
-  if (!on_end_) return;
-  on_end_(now - t.began_micros_, [&] {
-    std::lock_guard l(mutex_);
-    return FinishedTransaction{ViewOf(t, now), end};
-  });
-}
-
-void Transactions::StripLocked(Transaction& t) {
-  t.costs_ = TransactionCosts();
-  std::string().swap(t.db_);
-  std::string().swap(t.client_);
-  t.read_concern_ = BsonDocument();
-  t.write_concern_ = WriteConcern();
-}
-
-TransactionView Transactions::ViewOf(const Transaction& t, int64_t now_micros) const {
-  TransactionView v;
-  v.session = t.session;
-  v.db = t.db_;
-  v.number = t.number;
-  v.connection_id = t.connection_id_;
-  v.read_concern = t.read_concern_;
-  v.read_ts = t.point_ts_;
-  v.began = t.now_;
-  v.open_micros = now_micros - t.began_micros_;
-  v.lifetime_secs = server_.snapshot_reads().transaction_parameters().lifetime_secs.load();
-  v.costs = t.costs_;
-  if (t.running_ != nullptr && t.state_ != Transaction::State::kAborted) {
-    v.running_op = t.running_->id;
-    v.costs.active_micros += std::max<int64_t>(0, now_micros - t.active_since_);
-  }
-  return v;
-}
-
-TransactionTotals Transactions::totals() {
-  TransactionTotals out;
-  const int64_t now = server_.clock().MonotonicMicros();
-  std::lock_guard l(mutex_);
-  out.open = static_cast<int64_t>(list_.size());
-  for (const Transaction& t : list_) out.active += t.running_ != nullptr;
-  out.started = started_.load();
-  out.rows = rows_.load();
-  out.conflicts = conflicts_;
-  if (!list_.empty()) out.oldest_micros = std::max<int64_t>(0, now - list_.front().began_micros_);
-  out.bytes = bytes_;
-  out.ended = ended_;
-  out.last = last_;
-  return out;
-}
-
-std::vector<TransactionView> Transactions::List() {
-  std::vector<TransactionView> out;
-  const int64_t now = server_.clock().MonotonicMicros();
-  std::lock_guard l(mutex_);
-  out.reserve(list_.size());
-  for (const Transaction& t : list_) out.push_back(ViewOf(t, now));
-  return out;
 }
 
 }  // namespace mayfly

@@ -21,12 +21,12 @@ namespace mayfly {
 
 /// Open at once on one server.
 inline constexpr size_t kMaxOpenTransactions = 20'000;
-/// Of these, and of the memory of large values, what those of one client (ClientOf) may take.
+/// The share of one client (ClientOf) of these, and of the memory of large values.
 inline constexpr size_t kMaxTransactionsOfClient = 5'000;
 inline int64_t MaxTransactionBytesOfClient() { return large_memory::Limit() / 4; }
 
-/// A transaction of a session: one write unit and one point in time, and what became of them.
-/// Threads: whoever has taken it (Transactions); the state under its registry's lock.
+/// A transaction of a session: one write unit, one point in time, and their outcome. Threads: the
+/// one that has taken it (Transactions); the state under its registry's lock.
 class Transaction : public std::enable_shared_from_this<Transaction>,
                     public boost::intrusive::list_base_hook<> {
  public:
@@ -34,19 +34,19 @@ class Transaction : public std::enable_shared_from_this<Transaction>,
 
   Transaction(std::string session, int64_t number) : session(std::move(session)), number(number) {}
 
-  /// What is staged from now on is of a new statement, which sees all that was staged before.
+  /// Later changes belong to a new statement, which sees everything staged before.
   void BeginStatement(Operation& op);
   /// Takes its moment: `base`, or that of now. Errors: the store's.
   Result<void> Open(CommandContext& ctx, ReadViewPtr base);
   WriteUnit& unit() { return *unit_; }
-  /// It has staged so little that work on all of it may be done on an io thread. By whoever has it.
+  /// It has staged so little that an io thread may work on all of it. By the thread that has it.
   bool IsSmall() const {
     return !unit_ ||
-           (unit_->DocumentCount() <= kSmallDocuments && unit_->MemoryBytes() <= kSmallBytes);
+           (unit_->DocumentCount() <= kSmallDocuments && StagedBytes(*unit_) <= kSmallBytes);
   }
-  /// The first statement of its first command has failed because somebody was first since the
-  /// snapshot: whether a newer one was taken, by which it begins anew. Then nothing of it is staged
-  /// or locked. REQUIRES: nothing has been answered from it, and no view of the unit is in use.
+  /// The first statement of its first command has failed because another writer was first since the
+  /// snapshot: whether a newer one was taken, for another try. Then nothing is staged or locked.
+  /// REQUIRES: nothing has been answered from it, and no view of the unit is in use.
   bool Renew(CommandContext& ctx, const Error& why);
   /// Whether that is still possible. By whoever has it.
   bool MayRenew() const { return renewals_left_ > 0; }
@@ -66,10 +66,11 @@ class Transaction : public std::enable_shared_from_this<Transaction>,
   State state_ = State::kOpen;
   bool taken_ = false;               ///< by a command
   Operation* running_ = nullptr;     ///< whose
-  std::optional<ErrorCode> doomed_;  ///< to be aborted by whoever has taken it, who answers this
+  std::optional<ErrorCode> doomed_;  ///< the thread that has taken it must abort it with this code
   TransactionEnd doom_ = TransactionEnd::kSession;  ///< and why
-  uint64_t epoch_ = 0;  ///< SessionRegistry::transaction_epoch() when it began
-  Instant now_;         ///< its one reading of the clock
+  uint64_t epoch_ = 0;              ///< SessionRegistry::transaction_epoch() when it began
+  std::atomic<uint64_t> reign_{0};  ///< the committer's when it began
+  Instant now_;                     ///< its one reading of the clock
   int64_t began_micros_ = 0;
   uint64_t read_ts_ = 0;
   bool failed_ = false;
@@ -85,13 +86,13 @@ class Transaction : public std::enable_shared_from_this<Transaction>,
   int waiting_ = 0;                       ///< for its commit
   std::optional<Error> commit_error_;
   uint64_t commit_ts_ = 0;
-  uint32_t event_ = 0;  ///< who waits for its commit watches this (CollectionNotifier)
+  uint32_t event_ = 0;  ///< waiters for its commit watch this (CollectionNotifier)
   // What is shown of it; under the registry's lock.
   TransactionCosts costs_;
   std::string db_;
   BsonDocument read_concern_;
   WriteConcern write_concern_;  ///< of its commit
-  uint64_t point_ts_ = 0;
+  std::atomic<uint64_t> point_ts_{0};
   int64_t active_since_ = 0;  ///< while it is running
   int64_t connection_id_ = 0;
   std::string client_;                     ///< who began it (ClientOf)
@@ -131,7 +132,7 @@ class Transactions {
   /// After the command: its transaction goes on, or is aborted when the command has failed.
   void End(CommandContext& ctx, const TransactionPtr& taken, Result<void>* result);
 
-  // What the two commands do. REQUIRES: within Begin and End.
+  // The two commands. REQUIRES: within Begin and End.
   Awaitable<Result<void>> Commit(CommandContext& ctx);
   Awaitable<Result<void>> Abort(CommandContext& ctx);
 
@@ -143,20 +144,22 @@ class Transactions {
   void AbortSessions(const std::function<bool(std::string_view session)>& of);
   void AbortBefore(std::string_view session, int64_t number);
   void AbortAll(TransactionEnd why);
+  /// Those of an earlier time as primary than this one.
+  void AbortFormer();
   void Sweep();
   /// The session has ended: nothing of it is kept.
   void Forget(std::string_view session);
 
-  /// A plain write that waits for a transaction keeps its message, and with it room that others
-  /// need to send theirs: those of one client may so keep an eighth of the room, all together a
-  /// quarter; the first of a client may keep more than the eighth. `bytes`: of the message's, in a
-  /// room of `room`. False: it must not wait. Else GiveWaiting of the same, once it goes on.
+  /// A plain write that waits for a transaction keeps its message, and so takes room that others
+  /// need for theirs. Those of one client may keep an eighth of the room, all together a quarter;
+  /// the first of a client may keep more than the eighth. `bytes`: of the message's, in a room of
+  /// `room`. False: it must not wait. Else GiveWaiting of the same, once it goes on.
   bool TakeWaiting(const std::string& client, int64_t bytes, int64_t room);
   void GiveWaiting(const std::string& client, int64_t bytes);
 
   /// What serverStatus shows, of one moment.
   TransactionTotals totals();
-  /// What is kept of a session's latest number was written: by a retryable write, by a commit.
+  /// A session's record was written: by a retryable write, by a commit.
   void CountRow() { rows_.fetch_add(1, std::memory_order_relaxed); }
   /// Those that are open, the oldest first.
   std::vector<TransactionView> List();
@@ -165,14 +168,14 @@ class Transactions {
   using EndHook = std::function<void(int64_t, const std::function<FinishedTransaction()>&)>;
   void OnEnd(EndHook f) { on_end_ = std::move(f); }
 
-  /// Tells of collections that a transaction has made, when nobody waits for its commit any more;
-  /// any thread, must not block.
+  /// Reports new collections of a transaction when nobody waits for its commit any more; any
+  /// thread, must not block.
   using MadeTeller = std::function<void(std::vector<CollectionInfoPtr> made)>;
-  /// What remembers who commits, before the commit; empty: nobody wants to know. Before the first
+  /// Called before a commit to remember its client; empty: not needed. Before the first
   /// client.
   void OnMade(std::function<MadeTeller(const Operation& op)> f) { on_made_ = std::move(f); }
 
-  /// Who waits for a transaction to end watches this (CollectionNotifier).
+  /// Waiters for the end of a transaction watch this (CollectionNotifier).
   static constexpr uint32_t kEnded = 0xFFFF'FF10;
   /// The first of those of commits; several may share one. No collection has an id as high.
   static constexpr uint32_t kFirstCommitEvent = 0xFFFE'0000, kCommitEvents = 1 << 16;
@@ -186,22 +189,22 @@ class Transactions {
   Result<void> StageCommit(CommandContext& ctx, Transaction& t);
   /// REQUIRES: it is counted in waiting_.
   Awaitable<Result<void>> WaitForCommit(CommandContext& ctx, TransactionPtr t);
-  /// Lets go of all it holds. REQUIRES: taken, or found open and not taken under the lock.
+  /// Releases everything it holds. REQUIRES: taken, or found open and not taken under the lock.
   void Drop(const TransactionPtr& t, TransactionEnd end);
   /// It has ended: counts it, and tells of it, which is done without the lock.
   void EndLocked(Transaction& t, TransactionEnd end);
   void TellEnd(const Transaction& t, TransactionEnd end);
-  /// It has been told of: only what whoever asks again needs is kept, for as long as the session.
+  /// It was reported: keeps only what a retry needs, as long as the session.
   void StripLocked(Transaction& t);
   TransactionView ViewOf(const Transaction& t, int64_t now_micros) const;
-  /// What the command has cost, and what the transaction has now.
+  /// Adds the command's costs and the transaction's present holdings.
   void CountLocked(Transaction& t, const Operation& op);
   /// One more is open. Errors: ExceededMemoryLimit 146: there are too many, or the client has.
   Result<void> TakeShareLocked(const std::string& client);
-  /// Whether its client may have all that its transactions have staged; the only one may take more.
-  /// Errors: ExceededMemoryLimit 146.
+  /// Whether its client's transactions are within their limit; a single one may take more. Errors:
+  /// ExceededMemoryLimit 146.
   Result<void> CheckShareLocked(const Transaction& t) const;
-  /// Aborts those that `of` is true for; whoever has one answers `code`.
+  /// Aborts those that `of` is true for; their commands answer `code`.
   void AbortWhere(const std::function<bool(const Transaction&)>& of, ErrorCode code,
                   TransactionEnd why);
   /// An open one, under the lock: whoever has it aborts it, or it joins `ended`.
@@ -232,8 +235,8 @@ class Transactions {
 
 /// Null on a standalone.
 Transactions* TransactionsOf(DataServices& server);
-/// Whose cursors those are that a transaction opens: a session of their own, so that no other
-/// getMore finds them and they end with it.
+/// The owner of a transaction's cursors: a separate session, so that no other getMore finds them
+/// and they end with it.
 std::string TransactionCursors(std::string_view session, int64_t number);
 
 /// Whether the error says that the whole transaction may be tried again. `ends`: of

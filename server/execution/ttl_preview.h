@@ -12,7 +12,7 @@ namespace mayfly {
 /// dryRun's reply (EXPIRY C.3): wouldExpireNow, wouldExpireNextHour, wouldExpireNextDay,
 /// fractionOfCollection, oldest, newest, neverExpires {missing, wrongType, filtered}.
 void AppendDryRun(const RuleCensus& c, BsonBuilder& out);
-/// Looks at what `rule` would do and appends it. Changes nothing. Errors: CheckInterrupt's.
+/// Computes the effect of `rule` and appends it. Changes nothing. Errors: CheckInterrupt's.
 Result<void> DryRun(CommandContext& ctx, const TtlRule& rule, BsonBuilder& out);
 
 /// The guard (EXPIRY C.3) over rules that a command makes or changes. Until it is destroyed the

@@ -7,6 +7,8 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/expiry_services.h"
 #include "server/execution/existing_collection.h"
+#include "server/execution/link_facts.h"
+#include "server/execution/series_definition.h"
 #include "storage/catalog/namespace.h"
 #include "storage/storage.h"
 #include "ttl/ttl_monitor.h"
@@ -66,8 +68,8 @@ Result<int64_t> NextDeadline(ExpiryServices& server, const TtlRule& rule, Instan
   return next == INT64_MAX ? next : rule.Deadline(next);
 }
 
-/// How many documents are due and still stored: those that the reaper's marks tell of, and those
-/// that stay because their archive refuses them.
+/// The number of expired documents that are still stored: those that the reaper's marks show, and
+/// those that stay because their archive refuses them.
 Result<int64_t> Pending(ExpiryServices& server, Operation& op, const TtlRule& rule,
                         const TtlRuleFigures& figures) {
   MAYFLY_TRY(Counted due, CountDue(server.storage(), op, rule, true));
@@ -82,13 +84,18 @@ TtlRuleFigures FiguresOf(ExpiryServices& server, const TtlRule& rule) {
   return server.ttl_figures ? server.ttl_figures(rule) : TtlRuleFigures();
 }
 
+/// By its name, or as buckets by that of their time series.
+bool IsNamed(const CollectionInfo& c, std::string_view name) {
+  return c.name == name || (c.is_buckets() && c.name == BucketsName(name));
+}
+
 }  // namespace
 
 std::vector<ListedTtlRule> ListRulesFor(ExpiryServices& server, std::string_view db,
                                         std::string_view collection, bool used_only) {
   std::vector<ListedTtlRule> out;
   auto wanted = [&](const CollectionInfo& c) {
-    return (db.empty() || c.db == db) && (collection.empty() || c.name == collection);
+    return (db.empty() || c.db == db) && (collection.empty() || IsNamed(c, collection));
   };
   std::vector<InvalidTtlRule> invalid;
   Catalog& catalog = server.storage().catalog();
@@ -96,9 +103,11 @@ std::vector<ListedTtlRule> ListRulesFor(ExpiryServices& server, std::string_view
     if (wanted(*r.coll) && (!used_only || InUse(r))) out.push_back({std::move(r)});
   for (const InvalidTtlRule& i : invalid)
     if (wanted(*i.coll))
-      out.push_back({TtlRule{TtlRule::Kind::kTtlIndex, i.coll, i.index,
-                             i.index->expire_after_seconds.value_or(0)},
-                     "invalid", i.reason});
+      out.push_back({i.index ? TtlRule{TtlRule::Kind::kTtlIndex, i.coll, i.index,
+                                       i.index->expire_after_seconds.value_or(0)}
+                             : TtlRule{TtlRule::Kind::kClustered, i.coll, nullptr,
+                                       i.coll->expire_after_seconds.value_or(0)},
+                     i.coll->ExpirySuspended() ? "suspended" : "invalid", i.reason});
   for (const CollectionInfoPtr& c : catalog.ListAll()) {
     if (!wanted(*c)) continue;
     for (const IndexInfoPtr& i : c->indexes)
@@ -154,6 +163,15 @@ Result<void> AppendRuleFacts(ExpiryServices& server, Operation& op, const Listed
   return Ok();
 }
 
+void AppendRestoreHold(ExpiryServices& server, BsonBuilder& out) {
+  const std::optional<TtlRestoreHold> hold = server.ttl_controls().RestoreHold();
+  if (!hold) return;
+  BsonBuilder d = out.OpenDocument("restored");
+  d.Append("expiryHeld", true).Append("backup", hold->backup);
+  d.Append("backupTime", hold->backup_time).Append("dataTime", hold->data_time);
+  d.Append("since", hold->since);
+}
+
 Result<void> AppendTtlStatus(ExpiryServices& server, Operation& op, std::string_view db,
                              std::string_view collection, const TtlStatusPart& part,
                              BsonBuilder& reply) {
@@ -175,7 +193,7 @@ Result<void> AppendTtlStatus(ExpiryServices& server, Operation& op, std::string_
       MAYFLY_TRY(op.CheckInterrupt());
       if (reply.size() > part.most_bytes) return too_large();
       BsonBuilder d = rules.OpenDocument();
-      d.Append("ns", r.rule.coll->ns).Append("kind", RuleKindName(r.rule));
+      d.Append("ns", SeriesNamespace(*r.rule.coll)).Append("kind", RuleKindName(r.rule));
       d.Append("index", r.rule.RuleName());
       MAYFLY_TRY(AppendRuleFacts(server, op, r, d));
       if (auto g = server.ttl_controls().GuardHoldOf(r.rule)) {
@@ -197,18 +215,23 @@ Result<void> AppendTtlStatus(ExpiryServices& server, Operation& op, std::string_
                       ? "By the clock the server was off for longer than ttlMaxDowntimeSecs"
                       : "The clock has jumped by more than ttlMaxClockJumpSecs");
   }
+  if (db.empty()) {
+    MAYFLY_TRY(AppendLinks(server.storage(), op, reply));
+  }
+  AppendRestoreHold(server, reply);
   Catalog& catalog = server.storage().catalog();
   Page held(part), paused(part);
   {
     BsonArrayBuilder holds = reply.OpenArray("holds");
     for (const TtlHold& h : server.ttl_controls().Holds(op.now)) {
       CollectionInfoPtr c = catalog.FindByUuid(h.uuid);
-      if (!c || (!db.empty() && c->db != db) || (!collection.empty() && c->name != collection))
+      if (!c || (!db.empty() && c->db != db) || (!collection.empty() && !IsNamed(*c, collection)))
         continue;
       if (!held.HasNext()) continue;
       if (reply.size() > part.most_bytes) return too_large();
       BsonBuilder d = holds.OpenDocument();
-      d.AppendObjectId("holdId", h.id).Append("ns", c->ns).Append("filter", h.filter);
+      d.AppendObjectId("holdId", h.id).Append("ns", SeriesNamespace(*c));
+      d.Append("filter", c->is_buckets() ? SeriesFilter(*c->series, h.filter) : h.filter);
       d.Append("since", h.since);
       if (h.until) d.Append("until", *h.until);
       if (!h.reason.empty()) d.Append("reason", h.reason);
@@ -220,7 +243,7 @@ Result<void> AppendTtlStatus(ExpiryServices& server, Operation& op, std::string_
     CollectionInfoPtr c;
     if (p.scope.level >= TtlScope::Level::kCollection) {
       c = catalog.FindByUuid(p.scope.uuid);
-      if (!c || (!db.empty() && c->db != db) || (!collection.empty() && c->name != collection))
+      if (!c || (!db.empty() && c->db != db) || (!collection.empty() && !IsNamed(*c, collection)))
         continue;
     } else if (p.scope.level == TtlScope::Level::kDatabase && !db.empty() && p.scope.db != db) {
       continue;
@@ -229,7 +252,7 @@ Result<void> AppendTtlStatus(ExpiryServices& server, Operation& op, std::string_
     if (reply.size() > part.most_bytes) return too_large();
     BsonBuilder d = pauses.OpenDocument();
     if (c)
-      d.Append("ns", c->ns);
+      d.Append("ns", SeriesNamespace(*c));
     else if (p.scope.level == TtlScope::Level::kDatabase)
       d.Append("db", p.scope.db);
     if (!p.scope.rule.empty()) d.Append("index", RuleNameOf(p.scope.rule));
@@ -265,6 +288,9 @@ void AppendForecast(const Forecast& f, BsonBuilder& out) {
     for (const Forecast::Interval& x : f.intervals) {
       BsonBuilder d = list.OpenDocument();
       d.Append("from", x.from).Append("to", x.to).Append("count", x.count);
+      if (f.of_buckets)
+        d.Append("points", static_cast<int64_t>(std::llround(x.points)))
+            .Append("bytes", static_cast<int64_t>(std::llround(x.bytes)));
       BsonBuilder by = d.OpenDocument("byRule");
       if (all_named) {
         for (size_t r = 0; r < f.rules.size(); ++r) by.Append(f.rules[r], x.by_rule[r]);
@@ -320,6 +346,7 @@ Result<Forecast> ForecastAll(ExpiryServices& server, Operation& op, std::string_
       all.intervals = f.intervals;
       for (Forecast::Interval& x : all.intervals) {
         x.count = 0;
+        x.points = x.bytes = 0;
         x.by_rule.clear();
       }
     }
@@ -328,10 +355,13 @@ Result<Forecast> ForecastAll(ExpiryServices& server, Operation& op, std::string_
     for (size_t i = 0; i < f.intervals.size(); ++i) {
       Forecast::Interval& x = all.intervals[i];
       x.count += f.intervals[i].count;
+      x.points += f.intervals[i].points;
+      x.bytes += f.intervals[i].bytes;
       x.by_rule.insert(x.by_rule.end(), f.intervals[i].by_rule.begin(),
                        f.intervals[i].by_rule.end());
       here += f.intervals[i].count;
     }
+    all.of_buckets = all.of_buckets || f.of_buckets;
     all.overdue += f.overdue;
     all.beyond += f.beyond;
     all.never += f.never;

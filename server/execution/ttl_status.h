@@ -32,6 +32,9 @@ Result<void> AppendRuleFacts(ExpiryServices& server, Operation& op, const Listed
 /// A client's reply must fit in a document; what is left is for its other fields.
 inline constexpr size_t kMaxTtlReplyBytes = 15 << 20;
 
+/// `restored`, while a restore holds expiry; else nothing.
+void AppendRestoreHold(ExpiryServices& server, BsonBuilder& out);
+
 /// Which of the rules ttlStatus lists: they are in order of namespace, so that one page follows the
 /// other.
 struct TtlStatusPart {
@@ -48,13 +51,13 @@ Result<void> AppendTtlStatus(ExpiryServices& server, Operation& op, std::string_
 /// names those that have the most in it.
 inline constexpr size_t kForecastRulesNamed = 100;
 void AppendForecast(const Forecast& f, BsonBuilder& out);
-/// Of all collections of a database, or (`db` empty) of the server: rules are named "ns.rule".
+/// For all collections of a database, or (`db` empty) of the server: rules are named "ns.rule".
 Result<Forecast> ForecastAll(ExpiryServices& server, Operation& op, std::string_view db,
                              const ForecastOptions& options);
 /// Reads horizonSeconds and buckets. Errors: TypeMismatch 14, BadValue 2.
 class ArgReader;
 ForecastOptions ReadForecastOptions(ArgReader& in);
-/// Of a collection. Errors: NamespaceNotFound 26, CommandNotSupportedOnView 166.
+/// For one collection. Errors: NamespaceNotFound 26, CommandNotSupportedOnView 166.
 Result<Forecast> ForecastCollection(ExpiryServices& server, Operation& op, std::string_view db,
                                     std::string_view collection, const ForecastOptions& options);
 

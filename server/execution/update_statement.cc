@@ -89,7 +89,7 @@ Result<void> WriteCommand::Updating::Change(WriteUnit& unit, const WriteUnit::Lo
                                ? MatchForPosition(*match_, *update_, l.doc, &eval_, &position)
                                : match_->Matches(l.doc, &eval_));
   if (!matches) return Ok();
-  std::string& next = c_.scratch_.emplace_back();
+  std::string& next = c_.scratch_.Add();
   bool changed = false;
   if (update_) {
     MAYFLY_TRY(changed, update_->ApplyTo(l.doc, position, false, eval_, &next));
@@ -119,7 +119,7 @@ Result<void> WriteCommand::Updating::Change(WriteUnit& unit, const WriteUnit::Lo
 }
 
 Result<void> WriteCommand::Updating::ApplyTo(std::span<const std::string> keys) {
-  c_.scratch_.clear();
+  c_.scratch_.Clear();
   matched_ = modified_ = clamped_ = 0;
   UnitStep unit(c_);
   // Lives as long as the unit, which holds views of it.
@@ -205,6 +205,8 @@ Result<UpdateResult> WriteCommand::Updating::Run() {
   MAYFLY_TRY(Parse());
   for (int attempt = 0;; ++attempt) {
     MAYFLY_TRY(c_.op_.CheckInterrupt());
+    if (c_.series_) [[unlikely]]
+      return c_.ReplacedBySeries();  // TryUpsert has opened it again
     bool again = false;
     if (c_.coll_) {
       MAYFLY_TRY(again, Pass());
@@ -222,11 +224,13 @@ Result<UpdateResult> WriteCommand::Updating::Run() {
   }
   c_.op_.n_matched += result_.matched;
   c_.op_.n_modified += result_.modified;
-  c_.scratch_.clear();
+  c_.scratch_.Clear();
   return std::move(result_);
 }
 
 Result<UpdateResult> WriteCommand::Update(const UpdateStatement& s, bool want_documents) {
+  if (coll_ && coll_->is_buckets()) [[unlikely]]
+    return UpdateMeta(s, want_documents);
   return Updating(*this, s, want_documents).Run();
 }
 
@@ -235,11 +239,12 @@ Result<UpdateResult> WriteCommand::Upsert(const mayfly::Update& update, const Ex
   if (!coll_) {
     MAYFLY_TRY(OpenOrCreate());
   }
+  if (series_) [[unlikely]]
+    return ReplacedBySeries();
   EvalContext eval = MakeEval();
-  scratch_.clear();
+  scratch_.Clear();
   MAYFLY_TRY(std::string made, update.MakeUpsert(match, op_.now, eval));
-  scratch_.push_back(std::move(made));
-  BsonView ready(scratch_.front());
+  BsonView ready(scratch_.Add(std::move(made)));
   MAYFLY_TRY(Validate(ready, nullptr));
   int64_t clamped = 0;
   MAYFLY_TRY(const Deadline deadline, InsertDeadline(expiry, ready, &clamped));

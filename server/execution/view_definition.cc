@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "protocol/system_names.h"
 #include "query/pipeline/pipeline.h"
 #include "storage/catalog/namespace.h"
 
@@ -106,6 +107,10 @@ Result<void> CheckViewDefinition(Catalog& catalog, std::string_view db, std::str
                        JoinNamespace(db, name) + " because it writes to disk"};
   }
   MAYFLY_TRY(ValidateNamespace(db, on));
+  if (on.starts_with(kBucketsPrefix))
+    return Error{ErrorCode::kInvalidNamespace,
+                 "a view cannot be on " + JoinNamespace(db, on) +
+                     ", which holds buckets: make it on the time-series collection"};
   MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline, ParseViewPipeline(db, on, stages));
   const std::string start = JoinNamespace(db, name);
   Walk walk{catalog, start};

@@ -7,7 +7,7 @@
 
 namespace mayfly {
 
-/// What a view is read through may be a chain of so many views.
+/// The longest chain of views below a view.
 inline constexpr int kMaxViewDepth = 20;
 
 /// Whether `db.name` may be a view of `on` through `stages` (array bytes): the pipeline can be run

@@ -11,6 +11,7 @@
 #include "server/access/stored_users.h"
 #include "server/dispatch/data_services.h"
 #include "server/dispatch/replication_gate.h"
+#include "server/execution/bucket_sealer.h"
 #include "server/execution/inline_writes.h"
 #include "server/execution/transactions.h"
 #include "server/execution/write_parts.h"
@@ -18,6 +19,7 @@
 #include "storage/schema/transaction_schema.h"
 #include "storage/write/capped_trim.h"
 #include "storage/write/inline_unit.h"
+#include "ttl/ttl_controls.h"
 
 namespace mayfly {
 namespace {
@@ -86,7 +88,7 @@ Result<void> UnitStep::Commit(const UnitResult& r) {
 }
 
 WriteServices WriteServicesOf(DataServices& server) {
-  return {server.storage(), server.log(), server.notifier(), server.large_turns()};
+  return {server.storage(), server.log(), server.notifier(), server.large_turns(), server.sealer()};
 }
 
 WriteCommand::WriteCommand(const WriteServices& services, Operation& op, std::string_view db,
@@ -94,8 +96,8 @@ WriteCommand::WriteCommand(const WriteServices& services, Operation& op, std::st
     : services_(services), storage_(services.storage), op_(op), db_(db), collection_(collection) {}
 
 Result<void> WriteCommand::Open() {
-  // Also those that a bulkWrite names. What is in local is in no log: written in one unit with what
-  // is, neither would be where it belongs.
+  // Also those that a bulkWrite names. `local` is not in the log: one unit with both kinds would
+  // put one of them in the wrong place.
   if (unit_ != nullptr && IsInternalDatabase(db_)) [[unlikely]]
     return Error{
         ErrorCode::kOperationNotSupportedInTransaction,
@@ -108,8 +110,16 @@ Result<void> WriteCommand::Open() {
   MAYFLY_TRY(coll_, FindCollection(storage_.catalog(), op_, db_, collection_));
   if (collection_uuid_ && (!coll_ || coll_->uuid != *collection_uuid_)) [[unlikely]]
     return UuidMismatch();
+  series_ = nullptr;
   if (!coll_) return ValidateNewNamespace(db_, collection_);
+  if (coll_->is_series()) [[unlikely]]
+    return OpenSeries();
   MAYFLY_TRY(CheckUse(*coll_, CollectionUse::kWrite));
+  if (unit_ != nullptr && coll_->is_buckets()) [[unlikely]]
+    return Error{ErrorCode::kOperationNotSupportedInTransaction,
+                 "Cannot write to the buckets of a time-series collection in a multi-document "
+                 "transaction: " +
+                     coll_->ns};
   if (unit_ != nullptr && (coll_->capped() || coll_->unreplicated)) [[unlikely]]
     return Error{ErrorCode::kOperationNotSupportedInTransaction,
                  "Collection '" + coll_->ns +
@@ -141,7 +151,10 @@ Result<void> WriteCommand::OpenOrCreate() {
   MAYFLY_TRY(Open());
   if (coll_) return Ok();
   if (unit_ == nullptr) {
-    MAYFLY_TRY(coll_, storage_.catalog().GetOrCreate(op_, db_, collection_));
+    MAYFLY_TRY(CollectionInfoPtr made, storage_.catalog().GetOrCreate(op_, db_, collection_));
+    // Another operation may have just created a view or time series of this name.
+    if (made->is_view() || made->is_series()) return Open();
+    coll_ = std::move(made);
   } else {
     CollectionInfo plain;
     plain.db = db_;
@@ -149,6 +162,12 @@ Result<void> WriteCommand::OpenOrCreate() {
     MAYFLY_TRY(coll_, CreateInTransaction(storage_, *unit_, op_, std::move(plain)));
   }
   return Ok();
+}
+
+Error WriteCommand::ReplacedBySeries() const {
+  return Error{ErrorCode::kNamespaceNotFound,
+               "the collection " + JoinNamespace(db_, collection_) +
+                   " was dropped during the write, and a time series of its name was created"};
 }
 
 Result<void> WriteCommand::SetLet(BsonView let) {
@@ -165,10 +184,19 @@ EvalContext WriteCommand::MakeEval() const {
   return ctx;
 }
 
-Result<BsonView> WriteCommand::Prepare(BsonView doc) {
-  std::string& scratch = scratch_.emplace_back();
-  MAYFLY_TRY(BsonView ready, PrepareInsert(doc, op_.now, &scratch));
-  if (ready.data() != scratch.data()) scratch_.pop_back();
+Result<BsonView> WriteCommand::Prepare(BsonView doc, ExpirySetting* setting) {
+  if (setting != nullptr && !deadline_field_.empty() && !coll_->is_buckets()) [[unlikely]] {
+    *setting = expiry_;
+    std::string& without = scratch_.Add();
+    MAYFLY_TRY(doc, TakeDeadline(doc, deadline_field_, setting, &without));
+    if (doc.data() != without.data()) scratch_.RemoveLast();
+  }
+  std::string& scratch = scratch_.Add();
+  MAYFLY_TRY(BsonView ready, PrepareInsert(doc, op_.now, &scratch, keep_empty_timestamps_));
+  if (ready.data() != scratch.data()) scratch_.RemoveLast();
+  if (coll_->is_buckets() && !series_) [[unlikely]] {
+    MAYFLY_TRY(bucket_suspends_, CheckBucket(ready));
+  }
   return ready;
 }
 
@@ -213,7 +241,7 @@ Result<bool> WriteCommand::RemoveIfExpired(WriteUnit& unit, const WriteUnit::Loc
   MAYFLY_TRY(const std::optional<DeleteCause> cause,
              Visible().Expired(locked.doc, locked.expire_at));
   if (!cause) return false;
-  if (coll_->expiry_options.recover_seconds == 0) {
+  if (coll_->expiry_options.recover_seconds == 0 && !RemovalHeld(storage_.expiry_policy())) {
     Result<void> removed = unit.DeleteExpired(*coll_, locked, *cause);
     // A document that cannot be removed now (its archive refuses it) counts as absent anyway. The
     // reaper reports why.
@@ -225,7 +253,10 @@ Result<bool> WriteCommand::RemoveIfExpired(WriteUnit& unit, const WriteUnit::Loc
 
 std::optional<Result<void>> WriteCommand::TryStageInsert(std::span<const BsonView> documents,
                                                          WriteUnit& unit) {
-  if (HasValidator() || !ExpiryIsShort(*coll_)) return std::nullopt;
+  if (series_) [[unlikely]]
+    return TryStagePoints(documents, unit);
+  if (HasValidator() || !ExpiryIsShort(*coll_) || coll_->is_buckets() || !deadline_field_.empty())
+    return std::nullopt;
   KeepShort(unit);
   int64_t clamped = 0;
   const int64_t keys_before = op_.keys_inserted;
@@ -252,25 +283,35 @@ Result<void> WriteCommand::ValidateAhead(std::span<const BsonView> documents, si
                                          Validated* v) {
   if (next < v->until || v->failed) return Ok();
   v->until = documents.size();
-  if (!HasValidator()) return Ok();
+  const bool buckets = coll_->is_buckets();
+  if (!HasValidator() && !buckets) return Ok();
+  bool suspends = false;
   size_t bytes = 0, i = next;
   for (; i < documents.size() && i - next < kDocumentsPerUnit && bytes < kBytesPerUnit; ++i) {
     MAYFLY_TRY(op_.CheckInterruptNow());
-    scratch_.clear();
-    Result<BsonView> ready = Prepare(documents[i]);
+    scratch_.Clear();
+    ExpirySetting own;
+    Result<BsonView> ready = Prepare(documents[i], &own);
     Result<void> r = ready ? Validate(ready.value(), nullptr) : Result<void>(ready.error());
     if (!r) {
       v->failed = r.error();
       break;
     }
+    suspends = suspends || (buckets && bucket_suspends_);
     bytes += documents[i].size();
   }
   v->until = i;
-  return Ok();
+  // The definition says so before the buckets are there, and only for those that will be.
+  return suspends ? SuspendExpiry() : Ok();
 }
 
 Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
                                      const std::function<bool(size_t, Error)>& failed) {
+  if (series_) [[unlikely]]
+    return InsertPoints(documents, failed);
+  if (coll_->is_buckets()) [[unlikely]] {
+    MAYFLY_TRY(RefuseExpiryOfPoints(expiry_));
+  }
   constexpr size_t kLargeBytes = 4 << 20;
   size_t bytes = 0;
   for (const BsonView& d : documents) bytes += d.size();
@@ -287,7 +328,7 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
       size_t i = next;
       int64_t staged = 0, clamped = 0;
       MAYFLY_TRY(ValidateAhead(documents, next, &valid));
-      scratch_.clear();
+      scratch_.Clear();
       if (coll_->capped() && unit_ == nullptr) {
         MAYFLY_TRY(TrimCapped(storage_, op_, *coll_));
       }
@@ -299,10 +340,11 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
       const size_t full = unit->SizeBytes() + kBytesPerUnit;
       for (; i < valid.until && staged < kDocumentsPerUnit && unit->SizeBytes() < full; ++i) {
         MAYFLY_TRY(op_.CheckInterrupt());
-        Result<BsonView> ready = Prepare(documents[i]);
+        ExpirySetting own;
+        Result<BsonView> ready = Prepare(documents[i], &own);
         Result<void> r = ready ? Ok() : Result<void>(ready.error());
         if (r) {
-          Result<Deadline> deadline = InsertDeadline(expiry_, ready.value(), &clamped);
+          Result<Deadline> deadline = InsertDeadline(SettingOf(own), ready.value(), &clamped);
           r = deadline ? unit->Insert(*coll_, ready.value(), deadline.value().at)
                        : Result<void>(deadline.error());
           if (r) NoteDeadline(deadline.value());
@@ -316,8 +358,8 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
           break;
         }
         errors.emplace_back(i, r.error());
-        // Whether the batch is ordered is known to the caller only, when it is told of the error.
-        // An error may end the batch, so everything before it is committed first.
+        // Only the caller knows whether the batch is ordered, when it gets the error. An error may
+        // end the batch, so everything before it is committed first.
         ++i;
         break;
       }
@@ -339,6 +381,7 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
         if (conflict->code == ErrorCode::kQueryPlanKilled) {
           MAYFLY_TRY(OpenOrCreate());
           valid = {};  // the collection was replaced, and its validator with it
+          if (series_) return ReplacedBySeries();
         }
         BackOff(op_, attempt);
         continue;
@@ -353,7 +396,7 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
       break;
     }
   }
-  scratch_.clear();
+  scratch_.Clear();
   if (inserted > 0) NotifyInserted();
   return inserted;
 }
@@ -370,6 +413,11 @@ Result<std::shared_ptr<const MatchExpression>> WriteCommand::ParseFilter(BsonVie
 Result<std::unique_ptr<PlanExecutor>> WriteCommand::Find(
     BsonView filter, std::shared_ptr<const MatchExpression> match, BsonView sort, BsonValue hint,
     int64_t limit, bool include_expired) {
+  if (coll_ && coll_->is_buckets() && services_.sealer != nullptr && kept_out_ == nullptr)
+      [[unlikely]] {
+    MAYFLY_TRY(BucketSealer::KeptOut kept_out, services_.sealer->KeepOut(coll_->id, op_));
+    kept_out_ = std::make_shared<BucketSealer::KeptOut>(std::move(kept_out));
+  }
   QuerySpec spec;
   spec.coll = coll_;
   spec.filter = filter;
@@ -432,7 +480,8 @@ Result<std::unique_ptr<mayfly::Update>> WriteCommand::ParseUpdate(const UpdateSt
   }
   ParseWork work(&op_);
   Result<std::unique_ptr<mayfly::Update>> update = mayfly::Update::Parse(
-      s.update, s.array_filters, scope_, {.multi = s.multi, .upsert = s.upsert});
+      s.update, s.array_filters, scope_,
+      {.multi = s.multi, .upsert = s.upsert, .keep_empty_timestamps = keep_empty_timestamps_});
   for (VariableId id : names) scope_.Undefine(id);
   return update;
 }
@@ -453,7 +502,8 @@ std::optional<Result<bool>> WriteCommand::LockCurrent(const BsonValue& id, bool 
   if (current && current.value() && locked->doc.size() > kInlineDocumentBytes) return std::nullopt;
   if (current && current.value() && (locked->expire_at || coll_->HasTtlRules())) {
     if (unit_ != nullptr) return std::nullopt;  // a transaction: what it sees is as it began
-    if (storage_.expiry_policy().HasHolds()) return std::nullopt;  // a hold may have any filter
+    if (storage_.expiry_policy().HasHolds(*coll_))
+      return std::nullopt;  // a hold may have any filter
     if (upsert) {
       const auto expired = Visible().Expired(locked->doc, locked->expire_at);
       if (!expired || expired.value()) return std::nullopt;
@@ -469,8 +519,8 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
                                                                  WriteUnit& unit) {
   BsonValue id;
   size_t compares = 0;
-  if (!coll_ || s.multi || coll_->capped() || HasValidator() || !MayUpdateInline(s, &compares) ||
-      !PointId(coll_, s.filter, s.sort, s.hint, &id))
+  if (!coll_ || series_ || coll_->is_buckets() || s.multi || coll_->capped() || HasValidator() ||
+      !MayUpdateInline(s, &compares) || !PointId(coll_, s.filter, s.sort, s.hint, &id))
     return std::nullopt;
   Result<std::unique_ptr<mayfly::Update>> update = ParseUpdate(s);
   if (!update) return update.error();
@@ -492,7 +542,7 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
   DocumentMetadata metadata;
   metadata.expire_at = locked.expire_at;
   eval.metadata = &metadata;
-  std::string& next = scratch_.emplace_back();
+  std::string& next = scratch_.Add();
   Result<bool> changed = update.value()->ApplyTo(locked.doc, -1, false, eval, &next);
   if (!changed) return changed.error();
   UpdateResult r;
@@ -534,7 +584,7 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
 std::optional<Result<int64_t>> WriteCommand::TryStageDelete(const DeleteStatement& s,
                                                             WriteUnit& unit) {
   BsonValue id;
-  if (!coll_ || coll_->capped() || !PointId(coll_, s.filter, s.sort, s.hint, &id))
+  if (!coll_ || series_ || coll_->capped() || !PointId(coll_, s.filter, s.sort, s.hint, &id))
     return std::nullopt;
   WriteUnit::Locked locked;
   const std::optional<Result<bool>> found = LockCurrent(id, false, unit, &locked);
@@ -543,7 +593,7 @@ std::optional<Result<int64_t>> WriteCommand::TryStageDelete(const DeleteStatemen
   if (!found->value()) return int64_t{0};
   ++op_.docs_examined;
   ++op_.keys_examined;
-  Result<void> ok = unit.Delete(*coll_, locked);
+  Result<void> ok = unit.Delete(*coll_, locked, s.cause());
   if (!ok) {
     if (!IsRetryable(ok.error())) return ok.error();
     --op_.docs_examined;
@@ -556,6 +606,8 @@ std::optional<Result<int64_t>> WriteCommand::TryStageDelete(const DeleteStatemen
 
 Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
                                      std::optional<BsonDocument>* deleted_doc) {
+  if (series_) [[unlikely]]
+    return DeletePoints(s, deleted_doc != nullptr);
   MAYFLY_TRY(std::shared_ptr<const MatchExpression> match, ParseFilter(s.filter));
   if (!coll_) return int64_t{0};
   EvalContext eval = MakeEval();
@@ -585,7 +637,7 @@ Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
         MAYFLY_TRY(bool matches, match->Matches(l.doc, &eval));
         if (!matches) continue;
         if (deleted_doc) *deleted_doc = BsonDocument(l.doc);
-        MAYFLY_TRY(unit->Delete(*coll_, l));
+        MAYFLY_TRY(unit->Delete(*coll_, l, s.cause()));
         gone = l.doc;
         ++n;
       }
@@ -636,8 +688,13 @@ Result<void> WriteCommand::Merge(
   EvalContext eval = MakeEval();
   for (int attempt = 0;; ++attempt) {
     MAYFLY_TRY(op_.CheckInterrupt());
+    bool suspends = false;
     Result<void> done = [&]() -> Result<void> {
       MAYFLY_TRY(OpenOrCreate());
+      if (coll_->is_buckets() && (series_ || !restores_buckets_))
+        return Error{ErrorCode::kCommandNotSupportedOnView,
+                     "$merge into a time-series collection is not supported: write to an ordinary "
+                     "collection"};
       UnitStep unit(*this);
       WriteUnit::Locked locked;
       bool there = false;
@@ -658,14 +715,19 @@ Result<void> WriteCommand::Merge(
                  decide(there ? std::optional<BsonView>(locked.doc) : std::nullopt));
       if (!next) return Ok();
       BsonView after = next->view();
-      scratch_.clear();
+      if (coll_->is_buckets()) [[unlikely]] {
+        MAYFLY_TRY(suspends, CheckBucket(after));
+        suspends = suspends && !coll_->series->suspended;
+        if (suspends) return Ok();
+      }
+      scratch_.Clear();
       if (there) {
-        MAYFLY_TRY(after, PrepareReplacement(after, locked.doc["_id"], &scratch_.emplace_back()));
+        MAYFLY_TRY(after, PrepareReplacement(after, locked.doc["_id"], &scratch_.Add()));
         // A document stored by $merge is written like a replacement that says nothing about expiry.
         Deadline deadline;
-        if (!HasNoExpiry(*coll_)) {
+        if (expiry_.given() || !HasNoExpiry(*coll_)) {
           const Replaced before{locked.doc, locked.expire_at, true};
-          MAYFLY_TRY(deadline, ResolveDeadline({}, *coll_, op_.now, after, &before));
+          MAYFLY_TRY(deadline, ResolveDeadline(expiry_, *coll_, op_.now, after, &before));
         }
         if (after.bytes() == locked.doc.bytes() && deadline.at == locked.expire_at) return Ok();
         MAYFLY_TRY(Validate(after, &locked.doc));
@@ -674,12 +736,17 @@ Result<void> WriteCommand::Merge(
       } else {
         MAYFLY_TRY(after, Prepare(after));
         MAYFLY_TRY(Validate(after, nullptr));
-        MAYFLY_TRY(const Deadline deadline, InsertDeadline({}, after, &clamped_));
+        MAYFLY_TRY(const Deadline deadline, InsertDeadline(expiry_, after, &clamped_));
         MAYFLY_TRY(unit->Insert(*coll_, after, deadline.at));
         ++op_.n_inserted;
       }
       return unit.Commit({});
     }();
+    if (done && suspends) {
+      // The definition says so first, without locks; then once more.
+      MAYFLY_TRY(SuspendExpiry());
+      continue;
+    }
     if (done) return done;
     bool raced = done.error().code == ErrorCode::kDuplicateKey && attempt < 3;
     if ((!raced && !MayTryAgain(done.error())) || attempt > kWriteRetries) return done;

@@ -1,5 +1,4 @@
 #pragma once
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,20 +12,24 @@
 #include "server/base/large_turns.h"
 #include "server/base/log.h"
 #include "server/dispatch/collection_notifier.h"
+#include "server/execution/point_groups.h"
+#include "server/execution/scratch_documents.h"
 #include "storage/read/visibility.h"
 #include "storage/storage.h"
 #include "storage/write/transaction_unit.h"
 
 namespace mayfly {
 
+class BucketSealer;
 class DataServices;
 
-/// What write commands work with; all of it outlives them.
+/// The services of write commands; all of them outlive the commands.
 struct WriteServices {
   Storage& storage;
   Log& log;
   CollectionNotifier& notifier;
   LargeTurns& large_turns;
+  BucketSealer* sealer = nullptr;  ///< null: nobody merges buckets
 };
 /// A server's. REQUIRES: it has its storage.
 WriteServices WriteServicesOf(DataServices& server);
@@ -42,7 +45,7 @@ struct UpdateStatement {
   std::optional<BsonView> constants;  ///< `c`: variables of the pipeline, taken literally
   bool multi = false, upsert = false;
   ExpirySetting expiry;  ///< the statement's, or else the command's; not with `$expire`
-  // Of touch, persist and ttlRecover, which have no `update`:
+  // For touch, persist and ttlRecover, which have no `update`:
   ExpireWhen when = ExpireWhen::kAlways;
   bool recover = false;  ///< only documents that are past their own deadline, and hidden
 };
@@ -53,9 +56,15 @@ struct DeleteStatement {
   BsonView sort;
   BsonValue hint;
   bool multi = false;
+  bool tombstone = true;  ///< false: leaves none; it was made elsewhere
+  DeleteCause cause() const {
+    DeleteCause c;
+    c.tombstone = tombstone;
+    return c;
+  }
 };
 
-/// What an update statement has done.
+/// The result of an update statement.
 struct UpdateResult {
   int64_t matched = 0, modified = 0;
   Value upserted_id;                                     ///< missing: nothing was upserted
@@ -63,7 +72,7 @@ struct UpdateResult {
   std::optional<Instant> before_expires, after_expires;  ///< and its deadlines
 };
 
-/// What a write unit of a command is about to do, for whoever keeps statements' results.
+/// The next change of a command's write unit, for the keeper of statements' results.
 struct UnitResult {
   enum class Kind : uint8_t { kInsert, kUpdate, kDelete } kind = Kind::kInsert;
   size_t first_document = 0, documents = 0;  ///< kInsert: which of Insert's documents
@@ -86,10 +95,10 @@ class UnitObserver {
 /// True for a conflict that another try may not meet.
 bool IsRetryable(const Error& e);
 
-/// What the statements of one write command share: the namespace, `let`, how documents are checked.
-/// Runs statements one after another, each document in a write unit of its own or with some
-/// neighbours; retries conflicts with other writers. Blocking: everything but the calls that say
-/// otherwise belongs on a worker thread. One thread.
+/// The common part of one write command's statements: the namespace, `let`, how documents are
+/// checked. Runs statements one after another, each document in a write unit of its own or with
+/// some neighbours; retries conflicts with other writers. Blocking: everything but the calls that
+/// say otherwise belongs on a worker thread. One thread.
 class WriteCommand {
  public:
   WriteCommand(const WriteServices& services, Operation& op, std::string_view db,
@@ -104,7 +113,14 @@ class WriteCommand {
   /// Open then refuses any other collection of that name, with CollectionUUIDMismatch 361.
   void set_collection_uuid(const Uuid& uuid) { collection_uuid_ = uuid; }
   const CollectionInfoPtr& coll() const { return coll_; }
+  /// The time series that is written to; null if it is none. coll() are its buckets then.
+  const CollectionInfoPtr& series() const { return series_; }
   void set_bypass_validation(bool on) { bypass_validation_ = on; }
+  /// Timestamp(0,0) in documents to insert and in replacements is stored as it is, not as the
+  /// current timestamp.
+  void set_keep_empty_timestamps(bool on) { keep_empty_timestamps_ = on; }
+  /// Merge writes buckets of time series, which otherwise it refuses (166): as they are in a log.
+  void set_restores_buckets(bool on) { restores_buckets_ = on; }
   /// Must outlive the command's statements; null: none.
   void set_observer(UnitObserver* observer) { observer_ = observer; }
   /// A unit that outlives the statements: they are staged into it and nothing is committed. A step
@@ -113,9 +129,12 @@ class WriteCommand {
   /// step is a unit of its own. Must outlive the command's statements.
   void set_unit(WriteUnit* unit) { unit_ = unit; }
   /// Statements do not wait for locks that transactions have: they fail with WriteConflict 112, and
-  /// `*met` is true. For those that can begin anew. Null: they wait.
+  /// `*met` is true. For those that can begin again. Null: they wait.
   void set_met_transaction(bool* met) { met_transaction_ = met; }
-  /// The command's expiration for all documents that Insert stores.
+  /// The field in which documents to insert bring their own deadlines; it is not stored. Empty:
+  /// none (server/dispatch/dump_deadlines.h).
+  void set_deadline_field(std::string field) { deadline_field_ = std::move(field); }
+  /// The command's expiration for all documents that Insert and Merge store.
   void set_expiry(const ExpirySetting& e) { expiry_ = e; }
   /// How many of the documents written got an earlier deadline than was asked for (maxTTL).
   int64_t expiry_clamped() const { return clamped_; }
@@ -142,10 +161,10 @@ class WriteCommand {
       const std::function<Result<std::optional<BsonDocument>>(std::optional<BsonView>)>& decide);
 
   // --- for io threads: never wait. nullopt: not possible here, call the blocking one on a worker
-  // What they have staged is to be committed also when nothing was matched: documents past their
-  // deadline that were met are removed.
-  // Nor do they evaluate what may take long: validators, expressions, conditions, and index keys
-  // beyond some hundred (storage/write/inline_unit.h) are for a worker.
+  // Their changes must be committed even if nothing matched: they remove expired documents that
+  // they met. They do not evaluate anything that may take long: validators, expressions,
+  // conditions, and index keys beyond some hundred (storage/write/inline_unit.h) are for a
+  // worker.
   /// Stages the whole batch into `unit`, which the caller commits.
   std::optional<Result<void>> TryStageInsert(std::span<const BsonView> documents, WriteUnit& unit);
   /// An update of one document by `_id`.
@@ -158,14 +177,49 @@ class WriteCommand {
   }
 
  private:
+  // --- of time series (series_writes.cc)
+  /// Goes on to the buckets. Errors: OperationNotSupportedInTransaction 263.
+  Result<void> OpenSeries();
+  Result<void> RefuseExpiryOfPoints(const ExpirySetting& setting) const;
+  /// TryStageInsert for points: they become new buckets, and none is rewritten.
+  std::optional<Result<void>> TryStagePoints(std::span<const BsonView> documents, WriteUnit& unit);
+  /// Location5930501: the point has an array where an index on measurements has a field. Of the
+  /// bucket's two values there, least and greatest, no index could have both.
+  Result<void> CheckIndexedArrays(BsonView point) const;
+  Result<int64_t> InsertPoints(std::span<const BsonView> documents,
+                               const std::function<bool(size_t, Error)>& failed);
+  /// Some of Insert's documents, at most `most`, as one unit. `*until`: how far it came.
+  /// `*refused`: a bucket of theirs cannot be stored, whenever it is tried.
+  Result<void> InsertSomePoints(std::span<const BsonView> documents, size_t next, size_t most,
+                                size_t* until, bool* refused, std::optional<Error>* failed);
+  /// Tells the sealer of the unit's new buckets once they are committed.
+  void TellSealer(WriteUnit& unit, const std::vector<PointGroups::Bucket>& buckets) const;
+  /// Suspends expiry in the buckets' definition, before such a point is stored.
+  Result<void> SuspendExpiry();
+  Result<int64_t> DeletePoints(const DeleteStatement& s, bool want_document);
+  /// Removes the matching points, or the first of them, from the bucket with this record key.
+  /// `*gone`: how many.
+  Result<void> DeletePointsOf(std::string_view record_key, const MatchExpression& match,
+                              const DeleteStatement& s, int64_t* gone);
+  Result<UpdateResult> UpdateMeta(const UpdateStatement& s, bool want_documents);
+  /// Whether a bucket that a restore tool writes itself suspends expiry. Errors: BadValue 2 if it
+  /// is no bucket of this time series.
+  Result<bool> CheckBucket(BsonView doc) const;
+
   Error UuidMismatch() const;
-  Result<BsonView> Prepare(BsonView doc);
-  /// Of Insert: how far documents are known to be valid, and what is wrong with the next one.
+  /// NamespaceNotFound 26: a write to an ordinary collection finds that its name is a time series
+  /// by now. It may not store documents as they are among buckets.
+  Error ReplacedBySeries() const;
+  /// `setting`: the document's own expiration, or else the command's; null: none
+  /// allowed.
+  Result<BsonView> Prepare(BsonView doc, ExpirySetting* setting = nullptr);
+  /// For Insert: how many documents are known to be valid, and the error of the next one.
   struct Validated {
     size_t until = 0;
     std::optional<Error> failed;
   };
   /// Goes on from `next` as far as one unit may reach, when nothing is known of that one yet.
+  /// Suspends expiry for buckets among them that ask for it.
   Result<void> ValidateAhead(std::span<const BsonView> documents, size_t next, Validated* v);
   bool HasValidator() const { return !bypass_validation_ && coll_->validator_filter != nullptr; }
   Result<void> Validate(BsonView next, const BsonView* before);
@@ -187,18 +241,22 @@ class WriteCommand {
   /// The deadline of a document to insert; `*clamped` goes up when maxTTL lowers it.
   Result<Deadline> InsertDeadline(const ExpirySetting& setting, BsonView doc,
                                   int64_t* clamped) const;
+  /// `own`: what Prepare has found.
+  const ExpirySetting& SettingOf(const ExpirySetting& own) const {
+    return deadline_field_.empty() || coll_->is_buckets() ? expiry_ : own;
+  }
   Visibility Visible() const {
     return op_.view == nullptr ? Visibility(storage_, *coll_, op_)
                                : Visibility(storage_, *coll_, op_, false, *op_.view);
   }
   /// Whether a document past its deadline may be brought back.
   bool Recoverable(const DeleteCause& cause) const;
-  /// Of a locked document by a point write: true when it is past its deadline, which stages its
-  /// removal unless it may still be recovered.
+  /// For a document that a point write has locked: true when it is past its deadline. Then stages
+  /// its removal, unless it may still be recovered.
   Result<bool> RemoveIfExpired(WriteUnit& unit, const WriteUnit::Locked& locked);
-  /// What TryStageUpdate and TryStageDelete begin with: locks the document with that `_id` without
-  /// waiting, and stages its removal when it is past its deadline. Whether it is there and current;
-  /// nothing: only a worker can go on, as when an `upsert` would take its place.
+  /// The start of TryStageUpdate and TryStageDelete: locks the document with that `_id` without
+  /// waiting, and stages its removal if it is past its deadline. True: it exists and is current;
+  /// nothing: only a worker can go on, as when an `upsert` would replace it.
   std::optional<Result<bool>> LockCurrent(const BsonValue& id, bool upsert, WriteUnit& unit,
                                           WriteUnit::Locked* locked);
   /// After an insert or update that gave its document this deadline: in a transaction it counts
@@ -218,17 +276,23 @@ class WriteCommand {
   Operation& op_;
   const std::string db_, collection_;
   CollectionInfoPtr coll_;
+  CollectionInfoPtr series_;
   std::optional<Uuid> collection_uuid_;
   bool bypass_validation_ = false;
+  bool keep_empty_timestamps_ = false;
+  bool bucket_suspends_ = false;  ///< the bucket that Prepare saw last
+  bool restores_buckets_ = false;
   UnitObserver* observer_ = nullptr;
   WriteUnit* unit_ = nullptr;
   bool* met_transaction_ = nullptr;
   ExpirySetting expiry_;
+  std::string deadline_field_;
   int64_t clamped_ = 0;
+  std::shared_ptr<void> kept_out_;  ///< while this goes over buckets, nobody merges them
   std::string plan_summary_;
   VariableScope scope_;
   std::vector<Value> variables_;
-  std::deque<std::string> scratch_;  ///< documents that live until their unit is committed
+  ScratchDocuments scratch_;
 };
 
 /// The failed statements of a command. Details beyond 1 MB are left out, and so are messages beyond

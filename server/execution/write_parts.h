@@ -23,8 +23,8 @@ bool MayMoveDeadline(const ExpirySetting& setting, bool whole, std::optional<Ins
                      const CollectionInfo& coll);
 
 /// One step of a statement: a write unit of its own, which Commit commits, or a part of a unit that
-/// outlives the statement (WriteCommand::set_unit), in which Commit leaves what was staged. What
-/// was not committed is taken back at the end of its life. Threads: one; blocking.
+/// outlives the statement (WriteCommand::set_unit), in which Commit leaves what was staged.
+/// Uncommitted changes are rolled back at the end of its life. Threads: one; blocking.
 class UnitStep {
  public:
   explicit UnitStep(WriteCommand& command);

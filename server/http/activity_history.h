@@ -8,9 +8,9 @@
 
 namespace mayfly {
 
-/// What the server has done lately, for the charts of the expiry page: documents removed because
-/// they were due, operations, and how long they took, in slots of three widths. In memory only,
-/// some 20 kB; begins empty at start-up. Not thread-safe: the HTTP thread's own.
+/// The server's recent activity, for the charts of the expiry page: documents removed because they
+/// were due, operations, and how long they took, in slots of three widths. In memory only, some 20
+/// kB; begins empty at start-up. Not thread-safe: the HTTP thread's own.
 class ActivityHistory {
  public:
   static constexpr int kSlots = 60;

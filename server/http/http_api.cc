@@ -39,11 +39,30 @@ int Range(std::string_view query) {
   return -1;
 }
 
-/// So long an answer that takes work is given again.
+/// How long an expensive answer is reused.
 constexpr int64_t kStatusMicros = 500'000, kForecastMicros = 2'000'000;
 
 BsonDocument One(std::string_view command) {
   return BuildBson([&](BsonBuilder& b) { b.Append(command, int32_t{1}); });
+}
+
+/// The page's part of serverStatus.rocksdb. A look-up searches the runs of one keyspace: the
+/// maximum over all keyspaces.
+BsonDocument StoreSummary(BsonView rocksdb) {
+  int64_t runs = 0, waiting = 0;
+  for (const BsonElement& e : rocksdb) {
+    if (!e.value.IsDocument()) continue;
+    runs = std::max(runs, e.value.Document()["sortedRuns"].NumberAsInt64());
+    waiting += e.value.Document()["pendingCompactionBytes"].NumberAsInt64();
+  }
+  const BsonView stalls = rocksdb["stalls"].Document();
+  return BuildBson([&](BsonBuilder& b) {
+    b.Append("cacheHits", rocksdb.FindPath("blockCache.dataHits").NumberAsInt64());
+    b.Append("cacheMisses", rocksdb.FindPath("blockCache.dataMisses").NumberAsInt64());
+    b.Append("amplification", rocksdb.FindPath("writes.amplification"));
+    b.Append("sortedRuns", runs).Append("pendingCompactionBytes", waiting);
+    b.Append("stalls", stalls["slowdowns"].NumberAsInt64() + stalls["stops"].NumberAsInt64());
+  });
 }
 
 /// Collections where a rule has had something to remove for longer than a pass takes.
@@ -110,6 +129,7 @@ Awaitable<HttpAnswer> HttpApi::Metrics() {
   auto status = co_await RunLocalCommand(server_, io_, "admin", BuildBson([](BsonBuilder& b) {
                                            b.Append("serverStatus", 1).Append("none", 1);
                                            b.Append("metrics", 1).Append("transactions", 1);
+                                           b.Append("backup", 1);
                                          }));
   if (!status) co_return Failure(500, status.error());
   auto rules = co_await RunLocalCommand(server_, io_, "admin", BuildBson([](BsonBuilder& b) {
@@ -187,6 +207,11 @@ Awaitable<std::string> HttpApi::LiveStatus(ActivityHistory::Sample sample, std::
                                         }));
     if (ops) open = std::move(ops).value();
   }
+  auto store =
+      co_await RunLocalCommand(server_, io_, "admin", BuildBson([](BsonBuilder& b) {
+                                 b.Append("serverStatus", 1).Append("none", 1).Append("rocksdb", 1);
+                                 b.Append("backup", 1);
+                               }));
   const ServerMetrics& m = server_.metrics();
   co_return ToRelaxedJson(BuildBson([&](BsonBuilder& b) {
     b.Append("now", server_.clock().Now().millis).Append("uptimeMillis", server_.UptimeMillis());
@@ -197,6 +222,13 @@ Awaitable<std::string> HttpApi::LiveStatus(ActivityHistory::Sample sample, std::
     b.Append("readP99Micros", sample.read_p99_micros);
     b.Append("writeP99Micros", sample.write_p99_micros);
     b.Append("deletedDocuments", m.ttl.deleted_documents.Get());
+    if (store) b.Append("store", StoreSummary(store.value().view()["rocksdb"].Document()));
+    if (store)
+      if (const BsonValue archive = store.value().view()["logArchive"]; archive.IsDocument())
+        b.Append("logArchive", archive);
+    if (store)
+      if (const BsonValue backup = store.value().view()["backup"]; backup.IsDocument())
+        b.Append("backup", backup);
     if (limits) {
       BsonBuilder p = b.OpenDocument("parameters");
       p.AppendAll(limits.value());

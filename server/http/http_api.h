@@ -17,7 +17,7 @@ struct HttpAnswer {
   std::string body;
 };
 
-/// What stands behind the paths of the HTTP endpoint. The HTTP thread's own.
+/// The answers for the paths of the HTTP endpoint. The HTTP thread's own.
 class HttpApi {
  public:
   HttpApi(ServerContext& server, IoExecutor io) : server_(server), io_(io) {}
@@ -26,7 +26,7 @@ class HttpApi {
   Awaitable<HttpAnswer> Get(std::string_view path, std::string_view query);
   /// POST /api/action with {"action": "pause" | "resume" | "rateLimit" | "purgeInterval", …}. The
   /// caller has checked where it comes from.
-  /// `access`: who asks, and whether they may; null: whoever it is.
+  /// `access`: the user and its privileges; null: anybody.
   Awaitable<HttpAnswer> Act(std::string_view body, const HttpOrigin& origin,
                             const UserAccess* access);
   /// One event of the stream at /events: status of the rules and what happened since the last one,

@@ -6,10 +6,12 @@
 #include "protocol/base64.h"
 #include "protocol/utf8.h"
 #include "security/crypto.h"
+#include "security/login_backoff.h"
 #include "security/tls.h"
 #include "server/access/login.h"
 #include "server/base/client_of.h"
 #include "server/base/environment.h"
+#include "server/base/login_lines.h"
 #include "server/dispatch/audit_log.h"
 #include "server/dispatch/config.h"
 #include "server/dispatch/login_turn.h"
@@ -21,7 +23,7 @@ namespace mayfly {
 namespace {
 
 constexpr std::string_view kBasic = "Basic ", kBearer = "Bearer ";
-constexpr size_t kMinMetricsToken = 16;  // wrong ones are not slowed down, so it must be no word
+constexpr size_t kMinMetricsToken = 16;  // wrong ones are not slowed down, so no short word
 constexpr size_t kMaxAuthorization = 8192;
 constexpr size_t kMaxKnown = 100;
 constexpr int64_t kKnownMicros = 300'000'000;
@@ -59,15 +61,20 @@ UserAccessPtr CheckPassword(AccessControl& control, const UserName& name, std::s
   return MayComeFrom(*access.value(), origin) ? std::move(access).value() : nullptr;
 }
 
-/// The log's line about a login that has come to its end.
+/// Writes the log's line about a finished login.
 void Tell(ServerContext& server, const UserName& name, std::string_view mechanism,
           const HttpOrigin& origin, bool good) {
-  server.log().Write(LogSeverity::kInfo, LogComponent::kAccess, good ? 5286306 : 5286307,
-                     good ? "Successfully authenticated" : "Failed to authenticate",
-                     BuildBson([&](BsonBuilder& b) {
-                       b.Append("client", origin.remote).Append("mechanism", mechanism);
-                       b.Append("user", PrintableUtf8(name.user)).Append("db", name.db);
-                     }));
+  const BsonDocument attributes = BuildBson([&](BsonBuilder& b) {
+    b.Append("client", origin.remote).Append("mechanism", mechanism);
+    b.Append("user", PrintableUtf8(name.user)).Append("db", name.db);
+  });
+  WriteLoginLine(server.log(), server.access().backoff().told(),
+                 server.clock().MonotonicMicros() / 1'000'000,
+                 {.good = good,
+                  .local = origin.local,
+                  .remote = origin.remote,
+                  .attributes = attributes,
+                  .context = {}});
 }
 
 /// The audit log's entry. `ctx.access`: who has logged in.
@@ -155,14 +162,16 @@ Awaitable<UserAccessPtr> HttpLogins::ByCertificate(HttpCertificate& certificate,
                                                    const HttpOrigin& origin) {
   AccessControl& control = server_.access();
   const TlsPeer& peer = *certificate.peer;
-  // As for MONGODB-X509: nobody whom no authority vouches for, and no member.
+  // As for MONGODB-X509: no untrusted certificate, and no member's.
   const AccessParameters& parameters = control.parameters();
   if (!parameters.x509 || peer.subject.empty() ||
-      peer.expires <= server_.clock().Now().millis / 1000 ||
       (parameters.members_are_no_users && server_.tls().IsMember(peer)))
     co_return nullptr;
   const uint64_t generation = control.users().generation();
-  if (certificate.generation == generation) co_return certificate.access;
+  // Each request is a login of its own, so none succeeds after the certificate's end.
+  const bool expired = peer.expires <= server_.clock().Now().millis / 1000;
+  if (certificate.generation == generation && !(expired && certificate.access != nullptr))
+    co_return certificate.access;
   const UserName name{peer.subject, std::string(kExternalDatabase)};
   LocalOperation local(server_, io_, &origin);
   co_await local.ctx.MoveToWorker();
@@ -170,18 +179,19 @@ Awaitable<UserAccessPtr> HttpLogins::ByCertificate(HttpCertificate& certificate,
   std::string why;
   bool good = false;
   try {
-    good = LoginByCertificate(control, state, name,
+    good = !expired &&
+           LoginByCertificate(control, state, name,
                               parameters.certificate_roles ? peer.roles : std::vector<RoleName>(),
                               OriginOf(origin.remote, origin.local), &why)
                .has_value() &&
            CheckAudit(server_).has_value();
   } catch (const std::bad_alloc&) {
-    // As one who is nobody, and this thread goes back to its own.
+    // As an unknown user, and this thread returns to its own work.
   }
   const bool first = certificate.generation == 0;
   const UserAccessPtr access = good ? state.access : nullptr;
   local.ctx.access = access.get();
-  // Once a connection, and when users have changed so that it matters.
+  // Once a connection, and when users have changed or time has passed so that it matters.
   const bool tell = first || (access == nullptr) != (certificate.access == nullptr);
   if (tell) AuditLogin(local.ctx, name, "MONGODB-X509", good);
   local.ctx.access = nullptr;
@@ -213,7 +223,7 @@ Awaitable<UserAccessPtr> HttpLogins::ByPassword(std::string_view authorization,
   if (colon == std::string::npos || text.find('\0') != std::string::npos) co_return nullptr;
   const UserName name{text.substr(0, colon), "admin"};
   if (!CheckPrincipalName(name.user, "User")) co_return nullptr;
-  // Whoever has to wait takes no place of those who need not.
+  // A login that must wait takes no place from those that need not.
   LocalOperation local(server_, io_, &origin);
   Result<std::optional<LoginBackoff::Attempt>> turn =
       co_await LoginTurn(local.ctx, ClientOf(origin.remote), name);
@@ -247,7 +257,7 @@ Awaitable<UserAccessPtr> HttpLogins::Check(CommandContext& ctx, const UserName& 
   try {
     access = CheckPassword(control, name, password, OriginOf(origin.remote, origin.local));
   } catch (const std::bad_alloc&) {
-    // As a wrong one, and this thread goes back to its own.
+    // As a wrong one, and this thread returns to its own work.
   }
   if (!CheckAudit(server_)) access = nullptr;  // a login that cannot be audited is none
   ctx.access = access.get();

@@ -17,7 +17,7 @@ struct HttpCertificate {
   uint64_t generation = 0;      ///< of users and roles, when `access` was looked for; 0: never
 };
 
-/// Who asks the HTTP endpoint while access control is on: a user of `admin` by name and password
+/// The user of an HTTP request while access control is on: a user of `admin` by name and password
 /// (RFC 7617, Basic), checked against what is stored for SCRAM; a user of `$external` by the
 /// certificate of the connection; or a scraper by its token (RFC 6750, Bearer). A password that was
 /// right is remembered for a while by a digest with a key of this process, since checking takes
@@ -29,9 +29,9 @@ class HttpLogins {
   /// Reads the file of mayfly.httpMetricsTokenFile, if it is given. Errors: those of ReadTokenFile.
   Result<void> Start();
 
-  /// Who an `Authorization` header names, or without one the certificate; null: there is none, the
-  /// password is wrong, the address is not one of the user's, or too many are being checked. Wrong
-  /// ones make the next wait, as logins by the wire protocol do.
+  /// The user of an `Authorization` header, or without one of the certificate; null: none, a wrong
+  /// password, an address not allowed for the user, or too many checks in progress. Wrong passwords
+  /// delay the next attempt, like logins by the wire protocol.
   Awaitable<UserAccessPtr> Find(std::string_view authorization, const HttpOrigin& origin,
                                 HttpCertificate& certificate);
   /// Whether scrapers may bring a token.
@@ -57,7 +57,7 @@ class HttpLogins {
   int checking_ = 0;
 };
 
-/// The token in a file, white space at its end taken out. Errors: those of ReadSecretFile; BadValue
+/// The token in a file, without the end of its line. Errors: those of ReadSecretFile; BadValue
 /// 2 when it is shorter than kMinMetricsToken or has other characters than RFC 6750 allows.
 Result<std::string> ReadTokenFile(const std::string& path);
 

@@ -47,11 +47,11 @@ constexpr auto kIdle = std::chrono::seconds(30);
 constexpr auto kHandshake = std::chrono::seconds(10);
 constexpr auto kGoodbye = std::chrono::seconds(1);
 constexpr auto kTick = std::chrono::seconds(1);
-/// Passwords looked at, for each connection there may be: who had to make room may still wait.
+/// Password checks, for each possible connection: closed connections may still wait.
 constexpr size_t kLoginsOfPlace = 4;
 constexpr uint64_t kMaxBody = 16 * 1024, kMaxHeader = 16 * 1024;
 
-/// What every answer says: no other site may frame the page or read it, and the page loads nothing
+/// Headers of every answer: no other site may frame or read the page, and the page loads nothing
 /// from elsewhere.
 template <class Body>
 void CommonHeaders(http::response<Body>& r) {
@@ -197,10 +197,14 @@ Result<void> HttpServer::Impl::Listen(const std::string& name) {
     if (!ec && e.address().is_v6()) acceptor->set_option(asio::ip::v6_only(true), ec);
     if (!ec) acceptor->bind(e, ec);
     if (!ec) acceptor->listen(asio::socket_base::max_listen_connections, ec);
+    // Not in the system's words: test harnesses take "address already in use" in the log for the
+    // end of the server, which goes on without the endpoint.
     if (ec)
-      return Error{ErrorCode::kNetworkTimeout, "cannot listen on " + name + ":" +
-                                                   std::to_string(server.config().http_port) +
-                                                   " for HTTP: " + ec.message()};
+      return Error{
+          ErrorCode::kNetworkTimeout,
+          "cannot listen on " + name + ":" + std::to_string(server.config().http_port) +
+              " for HTTP: " +
+              (ec == asio::error::address_in_use ? "another process has this port" : ec.message())};
     port = acceptor->local_endpoint(ec).port();
     acceptors.push_back(acceptor);
   }
@@ -213,14 +217,14 @@ Awaitable<void> HttpServer::Impl::Accept(std::shared_ptr<Acceptor> acceptor) {
     auto [ec] = co_await acceptor->async_accept(stream->socket(), asio::as_tuple(kAwait));
     if (ec == asio::error::operation_aborted || stopping) co_return;
     if (ec) {
-      // Out of descriptors: give those who hold them time to end.
+      // Out of descriptors: give their holders time to end.
       IoTimer pause(io.get_executor(), std::chrono::milliseconds(100));
       co_await pause.async_wait(asio::as_tuple(kAwait));
       continue;
     }
     streams.remove_if([](const std::weak_ptr<Stream>& s) { return s.expired(); });
     if (streams.size() >= max_connections) {
-      // Who has come first and asks nothing makes room.
+      // The oldest connection without a request makes room.
       const auto silent = std::find_if(
           streams.begin(), streams.end(),
           [&](const std::weak_ptr<Stream>& s) { return asking.contains(s.lock().get()); });
@@ -345,7 +349,7 @@ Awaitable<UserAccessPtr> HttpServer::Impl::WhoAsks(const HttpRequest& request, S
   if (logging_in >= kLoginsOfPlace * max_connections) co_return nullptr;
   const auto given = request[http::field::authorization];
   const std::string_view authorization(given.data(), given.size());
-  // Who waits because of wrong passwords makes room for the next one, as who is silent does.
+  // A connection delayed for wrong passwords makes room for the next one, like a silent one.
   const LoggingIn here(*this, &plain);
   co_return co_await logins.Find(authorization, ends.origin, ends.certificate);
 }
@@ -449,7 +453,7 @@ Awaitable<void> HttpServer::Impl::StreamEvents(S& stream, Stream& plain, std::st
   if (failed) co_return;
   IoTimer timer(io.get_executor());
   const auto place = event_timers.insert(event_timers.end(), &timer);
-  // Once any user or role has changed, the viewer has to ask anew, which browsers do by themselves.
+  // After a change of any user or role the viewer must ask again, which browsers do by themselves.
   auto unchanged = [&] {
     return access == nullptr || access->generation == server.access().users().generation();
   };

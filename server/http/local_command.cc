@@ -55,7 +55,7 @@ Awaitable<Result<BsonDocument>> RunLocalCommand(ServerContext& server, IoExecuto
       co_return allowed.error();
     }
   }
-  // What the page itself asks for is nobody's doing.
+  // The page's own requests are no user's actions.
   if (origin != nullptr && server.audit() != nullptr && server.audit()->watches_commands()) {
     MAYFLY_CO_TRY(AuditAllowedCommand(ctx, *row, request));
   }

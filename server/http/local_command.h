@@ -7,8 +7,8 @@
 
 namespace mayfly {
 
-/// What code of the HTTP endpoint needs to do a command's work without a connection. `origin` and
-/// `access` live as long.
+/// The context for HTTP code that runs a command without a connection. `origin` and `access` live
+/// as long.
 struct LocalOperation {
   LocalOperation(ServerContext& server, IoExecutor io, const HttpOrigin* origin,
                  const UserAccess* access = nullptr);

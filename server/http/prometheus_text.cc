@@ -5,10 +5,12 @@
 
 #include <sstream>
 
+#include "security/login_backoff.h"
 #include "server/commands/info_cmds.h"
 #include "server/dispatch/audit_log.h"
 #include "server/dispatch/config.h"
 #include "server/dispatch/server_context.h"
+#include "storage/kv/store_activity.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -150,6 +152,36 @@ void Network(ServerContext& s, Families& f) {
   f.Counter("mayfly_network_requests_total", "Messages from clients.", D(m.network.requests));
 }
 
+void StoreCounters(const KvCounters& c, Families& f) {
+  auto family = [&](const char* name, const char* help, const char* label,
+                    std::initializer_list<std::pair<const char*, uint64_t>> values) {
+    f.Open(name, help, MetricType::Counter);
+    for (auto [value, n] : values) f.Add(static_cast<double>(n), {{label, value}});
+  };
+  family("mayfly_storage_cache_hits_total", "Blocks found in the cache.", "block",
+         {{"data", c.data_hits}, {"index", c.index_hits}, {"filter", c.filter_hits}});
+  family("mayfly_storage_cache_misses_total", "Blocks read, because they were not in the cache.",
+         "block",
+         {{"data", c.data_misses}, {"index", c.index_misses}, {"filter", c.filter_misses}});
+  family("mayfly_storage_filters_left_out_total", "Files not searched, by kind of filter.",
+         "filter", {{"key", c.key_filters_useful}, {"group", c.group_filters_useful}});
+  family(
+      "mayfly_storage_filters_passed_total", "Files searched behind a filter.", "filter",
+      {{"key", c.key_filters_passed}, {"group", c.group_filters_asked - c.group_filters_useful}});
+  family("mayfly_storage_written_bytes_total",
+         "Bytes of what clients and the server wrote (batch), and of the files it came to.", "to",
+         {{"batch", c.written_bytes},
+          {"log", c.log_bytes},
+          {"flush", c.flushed_bytes},
+          {"compaction", c.compaction_written_bytes}});
+  f.Counter("mayfly_storage_compaction_read_bytes_total", "What compaction has read.",
+            static_cast<double>(c.compaction_read_bytes));
+  family("mayfly_storage_stalls_total", "Times writers came to be delayed, or stopped.", "kind",
+         {{"slowdown", c.slowdowns}, {"stop", c.stalls}});
+  f.Counter("mayfly_storage_stall_seconds_total", "Time that writers were made to wait.",
+            static_cast<double>(c.stall_micros) / 1e6);
+}
+
 void Process(ServerContext& s, Families& f) {
   const ProcessFacts p = ReadProcessFacts();
   f.Open("mayfly_build_info", "1; the versions are in the labels.", MetricType::Gauge)
@@ -180,9 +212,63 @@ void Process(ServerContext& s, Families& f) {
   for (int i = 0; i < kKeyspaceCount; ++i)
     f.Add(static_cast<double>(stats[i].pending_compaction_bytes),
           {{"keyspace", std::string(kNames[i])}});
+  if (StoreActivity* activity = ActivityOf(s.storage().kv())) {
+    f.Open("mayfly_storage_sorted_runs", "What a look-up may have to ask, by keyspace.",
+           MetricType::Gauge);
+    for (int i = 0; i < kKeyspaceCount; ++i)
+      f.Add(activity->Shape(static_cast<Keyspace>(i)).sorted_runs(),
+            {{"keyspace", std::string(kNames[i])}});
+    StoreCounters(activity->Counters(), f);
+  }
+}
+
+void LogArchive(BsonView a, Families& f) {
+  if (a.empty()) return;
+  const BsonValue is = a.Find("state");
+  f.Open("mayfly_log_archive_state", "1 for the state that the archive of the log is in.",
+         MetricType::Gauge);
+  for (auto state : {"starting", "running", "failing", "givenUp"})
+    f.Add(is.IsString() && is.String() == state ? 1 : 0, {{"state", state}});
+  f.Gauge("mayfly_log_archive_waiting_entries", "Entries of the log that are not archived yet.",
+          Number(a, "waitingEntries"));
+  f.Gauge("mayfly_log_archive_waiting_seconds", "How long the oldest of them waits.",
+          Number(a, "waitingMillis") / 1000);
+  f.Counter("mayfly_log_archive_segments_total", "Segments of the log archived.",
+            Number(a, "segments"));
+  f.Counter("mayfly_log_archive_bytes_total", "Bytes of these segments.", Number(a, "bytes"));
+  f.Counter("mayfly_log_archive_failures_total", "Attempts to archive the log that failed.",
+            Number(a, "failures"));
+  f.Counter("mayfly_log_archive_gaps_total",
+            "Times entries of the log were trimmed before they could be archived.",
+            Number(a, "gaps"));
+  f.Gauge("mayfly_log_archive_lost_entries",
+          "Entries that were trimmed and will be missing once the archive goes on.",
+          Number(a, "lostEntries"));
+}
+
+void Backups(BsonView b, Families& f) {
+  if (b.empty()) return;
+  const BsonValue running = b["running"], last = b["last"];
+  f.Gauge("mayfly_backup_running", "1 while a backup is made.",
+          running.Is(BsonType::kBool) && running.Bool() ? 1 : 0);
+  f.Counter("mayfly_backups_total", "Backups made since the start.", Number(b, "made"));
+  f.Counter("mayfly_backup_failures_total", "Backups that failed or were ended.",
+            Number(b, "failed"));
+  if (!last.IsDocument()) return;
+  const BsonView l = last.Document();
+  f.Gauge("mayfly_backup_last_timestamp_seconds", "When the last backup was made.",
+          l["time"].IsDate() ? static_cast<double>(l["time"].Date().millis) / 1000 : 0);
+  f.Gauge("mayfly_backup_last_bytes", "Bytes of the last backup.", Number(l, "bytes"));
+  f.Gauge("mayfly_backup_last_copied_bytes", "Bytes of it that the folder did not have.",
+          Number(l, "bytesCopied"));
+  f.Gauge("mayfly_backup_last_duration_seconds", "How long it took.",
+          Number(l, "durationMillis") / 1000);
 }
 
 void AuditEntries(ServerContext& s, Families& f) {
+  f.Counter("mayfly_failed_logins_suppressed_total",
+            "Failed logins that were too many to have a line of the log each.",
+            static_cast<double>(s.access().backoff().told().suppressed()));
   AuditLog* log = s.audit();
   if (log == nullptr) return;
   const AuditLog::State state = log->Check();
@@ -271,6 +357,8 @@ std::string PrometheusText(ServerContext& server, BsonView status, BsonView rule
   Network(server, f);
   Ttl(server, part("metrics.ttl"), rules, f);
   Transactions(part("transactions"), f);
+  LogArchive(part("logArchive"), f);
+  Backups(part("backup"), f);
   AuditEntries(server, f);
   return f.Text();
 }

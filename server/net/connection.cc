@@ -2,7 +2,6 @@
 #include "replication/replica_set.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <boost/asio/as_tuple.hpp>
@@ -31,26 +30,23 @@ namespace {
 constexpr size_t kSmallBuffer = 2 * 1024;   // what an idle client costs
 constexpr size_t kBusyBuffer = 64 * 1024;   // grown to while a client sends much
 constexpr size_t kKeptBuffer = 256 * 1024;  // a larger one goes back after its message
-constexpr size_t kFlushBytes = 256 * 1024;  // replies to pipelined requests gather up to this
+constexpr size_t kFlushBytes = 256 * 1024;  // replies to pipelined requests gather up to this …
+constexpr size_t kFlushBeforeLogin = 1;     // … before a login not at all
 constexpr size_t kMaxRead = 256 * 1024;  // of a large message at once: then others have their turn
 constexpr size_t kMaxWritten = 512 * 1024;  // of replies at once, likewise
-/// How much of a message has to come, and of a reply has to be taken, behind
-/// NetworkBuffers::stuck_micros while others wait for room.
+/// The required rate of a message's arrival, or of a reply's reading, after
+/// NetworkBuffers::stuck_micros, while others wait for room.
 constexpr int64_t kSlowBytesPerSecond = 256 * 1024;
-/// For each time that somebody has waited so long, twice as much, and half as long without any …
+/// For each such time that a request has waited, twice the rate, and half the pause …
 constexpr int64_t kDoubleMicros = 3'000'000;
 constexpr int64_t kMaxDoubles = 10;
 constexpr int64_t kLeastStuckMicros = 500'000;  // … but not less than this
 constexpr size_t kLongParse = 512 * 1024;  // more than this is unpacked and checked on a worker
 constexpr size_t kCompressorAt = kMessageHeaderSize + 8;  // its number in an OP_COMPRESSED
-constexpr uint8_t kExtraTicks = 10;  // so long one above the limit may be silent
 constexpr auto kAdmitPoll = std::chrono::milliseconds(20);
 
-/// Before its login nobody needs a larger message: hello, the messages of a login.
+/// Before its login a client needs only hello and the messages of a login.
 constexpr size_t kMaxBeforeLogin = 16 * 1024;
-/// Who has said hello may be a driver's monitor, which never logs in and asks now and then.
-constexpr int64_t kHelloPatience = 30;
-constexpr int64_t kTickMillis = 500;
 
 /// Whether a slice that ends at `*end` (0: begins now) is over; the next one then begins later.
 bool SliceOver(int64_t now, int64_t slice, int64_t* end) {
@@ -68,6 +64,14 @@ FrameStatus FrontFrame(std::string_view bytes, bool spoke) {
     frame.kind = FrameStatus::kBroken;
   return frame;
 }
+
+/// What drivers send as OP_QUERY before they know OP_MSG: greetings and logins, which MongoDB still
+/// takes (its tickets SERVER-58338, SERVER-59069, SERVER-61030).
+bool TakenByOpQuery(std::string_view name) {
+  constexpr std::string_view kTaken[] = {"hello",     "isMaster",  "ismaster",     "saslStart",
+                                         "buildInfo", "buildinfo", "saslContinue", "authenticate"};
+  return std::find(std::begin(kTaken), std::end(kTaken), name) != std::end(kTaken);
+}
 }  // namespace
 
 Connection::Connection(IoThread& thread, ClientSocket socket, std::string remote, std::string local,
@@ -78,6 +82,7 @@ Connection::Connection(IoThread& thread, ClientSocket socket, std::string remote
       unix_socket_(unix_socket),
       ticket_(std::move(ticket)) {
   slot_.SetAddresses(std::move(remote), std::move(local));
+  SetFlush();
   if (!unix_socket_ && !thread_.server().tls().accepts_plain()) LimitHandshake();
   ServerMetrics& m = thread_.server().metrics();
   m.connections.total_created.Add();
@@ -94,12 +99,12 @@ Connection::Connection(IoThread& thread, ClientSocket socket, std::string remote
 
 Connection::~Connection() {
   AbandonLogin();
-  AuditLogout("Implicit logout due to client connection closure");
+  AuditLogout(kConnectionEnds);
   thread_.server().network_buffers().Give(in_counted_ + unpacked_counted_);
   thread_.server().network_buffers().GiveReply(out_counted_);
   thread_.server().network_buffers().GiveSmall(in_small_);
   ServerMetrics& m = thread_.server().metrics();
-  // Above the limit and nobody to be heard, whether it said so or was silent until its place was
+  // Above the limit and not entitled to stay: it said so, or was silent until its place was
   // needed.
   if (ticket_.extra() && !admitted_) m.connections.rejected.Add();
   m.connections.current.Add(-1);
@@ -116,8 +121,19 @@ Connection::~Connection() {
 IoExecutor Connection::io_executor() { return thread_.executor(); }
 
 Result<void> Connection::LoggedIn() {
+  // The same user again has a place already.
+  if (user_place_ == nullptr) {
+    MAYFLY_TRY(TakeUserPlace());
+  }
+  ticket_.set_unknown(nullptr);
+  SetFlush();
+  slot_.SetUser(login.access->user.name);
+  return Ok();
+}
+
+Result<void> Connection::TakeUserPlace() {
   if (ticket_.extra()) [[unlikely]] {
-    // Who may end what others do may come in when they have taken every place.
+    // Users who may end others' operations can connect when all places are taken.
     if (!login.access->privileges.AllowsOnCluster({Action::killop}) || !ticket_.Keep()) {
       login.Forget();
       return Error{
@@ -128,19 +144,13 @@ Result<void> Connection::LoggedIn() {
     }
     admitted_ = true;
   }
-  if (user_place_ == nullptr) {  // else: the same user again
-    user_place_ = thread_.limits().EnterUser(login.access->user.name);
-    if (user_place_ == nullptr) {
-      const std::string name = login.access->user.name.Shown();
-      login.Forget();
-      return Error{ErrorCode::kAuthenticationFailed,
-                   "Too many connections of the user " + name + ": maxConnectionsPerUser is " +
-                       std::to_string(thread_.limits().per_user())};
-    }
-  }
-  ticket_.set_unknown(nullptr);
-  slot_.SetUser(login.access->user.name);
-  return Ok();
+  user_place_ = thread_.limits().EnterUser(login.access->user.name);
+  if (user_place_ != nullptr) return Ok();
+  const std::string name = login.access->user.name.Shown();
+  login.Forget();
+  return Error{ErrorCode::kAuthenticationFailed, "Too many connections of the user " + name +
+                                                     ": maxConnectionsPerUser is " +
+                                                     std::to_string(thread_.limits().per_user())};
 }
 
 void Connection::AuditLogout(std::string_view reason) {
@@ -180,11 +190,24 @@ void Connection::AbandonLogin() {
       kAbandoned);
 }
 
-void Connection::LoggedOut() {
+void Connection::LogOut(std::string_view reason) {
+  if (login.access == nullptr) return;
+  AuditLogout(reason);
   login.Forget();
+  SetFlush();
   user_place_.reset();
   slot_.SetUser(std::nullopt);
 }
+
+void Connection::CountAsUnknown() {
+  AccessControl& access = thread_.server().access();
+  if (unix_socket_ || !access.enforced()) return;
+  // Where there are too many already, it stays, and no more can come.
+  ticket_.set_unknown(access.unknown_clients().Enter(
+      slot_.address, access.parameters().connections_before_login.load(std::memory_order_relaxed)));
+}
+
+void Connection::SetFlush() { flush_at_ = BeforeLogin() ? kFlushBeforeLogin : kFlushBytes; }
 
 bool Connection::BeforeLogin() const {
   return login.access == nullptr && thread_.server().access().enforced();
@@ -218,8 +241,8 @@ Awaitable<void> Connection::Run(std::unique_ptr<Connection> self) {
   try {
     co_await self->Loop();
   } catch (...) {
-    // A command that throws is answered (Dispatcher); this came from around it, so what the client
-    // has been sent is not known: only its connection ends.
+    // A command that throws is answered (Dispatcher); this came from outside it, so it is unknown
+    // what the client was sent: only its connection ends.
     thread.server().log().Write(
         LogSeverity::kError, LogComponent::kNetwork, 9000104, "A connection ended by an exception",
         BuildBson([&](BsonBuilder& b) {
@@ -348,8 +371,8 @@ void Connection::CloseIfStuck() {
   thread_.server().network_buffers().AddLook();
   if (!thread_.server().network_buffers().Short()) return;
   const int64_t now = thread_.server().clock().MonotonicMicros();
-  // Who waits for long makes those who hold something hurry: in the end the slow ones go, whatever
-  // it is that they do.
+  // Long waits raise the required rate of those who hold room: in the end slow clients are
+  // disconnected, whatever they do.
   const int64_t doubles =
       std::min(thread_.server().network_buffers().LongestWait(now) / kDoubleMicros, kMaxDoubles);
   const int64_t rate = kSlowBytesPerSecond << doubles;
@@ -426,7 +449,7 @@ void Connection::HandOver() {
   hand_over(std::move(connection));
 }
 
-// long function: what waits here would be a coroutine of its own, made anew for each message.
+// long function: each part that waits would be a separate coroutine, made again for each message.
 Awaitable<void> Connection::Loop() {
   boost::system::error_code ec;
   stream_.socket().non_blocking(true, ec);
@@ -442,12 +465,11 @@ Awaitable<void> Connection::Loop() {
       if (!begun) break;
       continue;
     }
-    if (frame.kind == FrameStatus::kComplete && out_.size() - out_sent_ < kFlushBytes &&
-        !hand_over) {
+    if (frame.kind == FrameStatus::kComplete && out_.size() - out_sent_ < flush_at_ && !hand_over) {
       spoke_ = true;
       quiet_ticks_ = 0;
-      // What came together is answered together, but only for a slice of time: then others have
-      // their turn.
+      // Requests that arrive together are answered together, but only for a slice of time: then
+      // others get a turn.
       if (!first && SliceOver(clock.MonotonicMicros(), thread_.SliceMicros(), &slice_end))
         co_await Yield();
       first = false;
@@ -473,6 +495,8 @@ Awaitable<void> Connection::Loop() {
       if (step == Step::kAsync) more = co_await FinishAsync();
       if (!more) break;
       in_begin_ += frame.length;
+      // Nobody reads the answers to what is behind it.
+      if (step == Step::kAsync && in_begin_ != in_end_ && PeerGone()) break;
       if (unpacked_counted_ != 0) [[unlikely]]
         ReleaseUnpacked();
       continue;
@@ -632,8 +656,7 @@ Connection::Parsed Connection::ParseMessage(size_t length) {
       return Parsed::kAnswered;
     }
     const std::string_view name = s.query.query.First().name;
-    if (!s.query.ns.ends_with(".$cmd") ||
-        (name != "hello" && name != "isMaster" && name != "ismaster")) {
+    if (!s.query.ns.ends_with(".$cmd") || !TakenByOpQuery(name)) {
       dispatcher.ReplyError(s, out_,
                             {ErrorCode::kUnsupportedOpQueryCommand,
                              "Unsupported OP_QUERY command: " + std::string(name) +
@@ -649,7 +672,7 @@ Connection::Parsed Connection::ParseMessage(size_t length) {
 
 Awaitable<Connection::Parsed> Connection::ParseOnWorker(size_t length) {
   co_await asio::post(asio::bind_executor(thread_.unpackers().executor(), kAwait));
-  // What goes wrong here ends the connection, but on its own thread.
+  // An error here ends the connection, but on its own thread.
   Parsed parsed = Parsed::kBroken;
   std::exception_ptr failed;
   try {
@@ -698,7 +721,7 @@ Awaitable<bool> Connection::FinishAsync() {
       open = co_await WriteAll();
       if (!open) break;
     }
-    // What it has been sent must not take the room that its next reply waits for.
+    // Its earlier replies must not take the room that its next reply waits for.
     if (out_.capacity() > kKeptBuffer) std::string().swap(out_);
     CountOut(kKeptBuffer);
     // One that waits for nothing would answer for as long as its client reads.
@@ -719,52 +742,6 @@ Awaitable<bool> Connection::FinishAsync() {
   co_return open;
 }
 
-void Connection::CloseBeforeLogin() {
-  if (!reading_ && !idle_wait_) return;
-  const bool partial = in_end_ > in_begin_;
-  partial_ticks_ = partial ? partial_ticks_ + 1 : 0;
-  ++quiet_ticks_;
-  const int64_t patience = thread_.server().access().parameters().login_timeout_millis;
-  const bool late =
-      partial_ticks_ * kTickMillis >= patience ||
-      (!partial && quiet_ticks_ * kTickMillis >= (spoke_ ? kHelloPatience * patience : patience));
-  if (!late) return;
-  Broken("the client did not log in");
-  Abort();
-}
-
-void Connection::Tick() {
-  CloseIfStuck();
-  if (handshake_until_ != 0 && thread_.server().clock().MonotonicMicros() >= handshake_until_)
-      [[unlikely]]
-    EndHandshake("the TLS handshake was not completed in time");
-  if (BeforeLogin()) [[unlikely]]
-    CloseBeforeLogin();
-  // Who has said hello may be an administrator's driver; another one takes its place. While a
-  // command runs, it may just become one.
-  if (ticket_.extra() && !in_async_ && !admitted_ && !hello_seen && ++extra_ticks_ >= kExtraTicks)
-      [[unlikely]]
-    Abort();
-  if (idle_wait_) {
-    if (++idle_ticks_ >= 2) ReleaseBuffers();
-    return;
-  }
-  if (reading_ && in_begin_ == in_end_) {
-    // The read below has the small buffer; the rest can go.
-    if (++idle_ticks_ == 2) {
-      std::string().swap(out_);
-      state_.reset();
-    }
-    return;
-  }
-  if (!in_async_) return;
-  pollfd p{stream_.socket().native_handle(), POLLRDHUP, 0};
-  if (::poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR))) {
-    if (slot_.Kill(0, ErrorCode::kClientDisconnect))
-      thread_.server().metrics().operation.disconnected.Add();
-  }
-}
-
 void Connection::Abort() {
   boost::system::error_code ec;
   stream_.socket().shutdown(asio::socket_base::shutdown_both, ec);
@@ -773,6 +750,7 @@ void Connection::Abort() {
 
 void Connection::Drain() {
   draining_ = true;
+  if (take_back_) take_back_();
   if (idle_wait_ || reading_) {
     boost::system::error_code ec;
     stream_.socket().cancel(ec);

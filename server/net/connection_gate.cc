@@ -16,7 +16,7 @@ DescriptorPlan PlanDescriptors(int64_t limit, int64_t store, int64_t wished, boo
   p.http = HttpConnections(limit);
   p.members = member ? std::clamp<int64_t>(limit / 5, 16, kMaxMembers) : 0;
   p.other = kOther;
-  // Those told to go have their descriptors for a moment more.
+  // Evicted sockets keep their descriptors for a moment.
   if (access) p.reserved = ConnectionGate::kAdministrators + 2 * ConnectionGate::kStrangers;
   p.room = std::max(kLeast, limit - p.store - p.http - p.members - p.other - p.reserved);
   p.connections = std::min(wished, p.room);
@@ -81,7 +81,7 @@ std::optional<ConnectionGate::Ticket> ConnectionGate::Enter(std::string_view add
   }
   mine.fetch_sub(1, std::memory_order_relaxed);
   std::lock_guard l(mutex_);
-  // Those told to go have their descriptors for a moment more.
+  // Evicted sockets keep their descriptors for a moment.
   if (extra_count_ >= 2 * extra_limit_) return std::nullopt;
   if (static_cast<int64_t>(extras_.size()) >= extra_limit_) {
     const std::shared_ptr<Ticket::Extra> gone = TakeOne();

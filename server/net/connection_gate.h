@@ -24,7 +24,7 @@ struct DescriptorPlan {
   int64_t room = 0;         ///< what is left for clients
   int64_t connections = 0;  ///< of these, at most what was wished for
 };
-/// Connections of the HTTP endpoint, of so many descriptors.
+/// Connections of the HTTP endpoint at this limit of descriptors.
 int64_t HttpConnections(int64_t limit);
 /// `limit`: RLIMIT_NOFILE. `wished`: --maxConns. `member`: of a replica set. `access`: with access
 /// control, so administrators can be told from others.
@@ -65,10 +65,10 @@ class ConnectionGate {
     /// REQUIRES: extra(). An administrator's: it is not closed for the next one any more. False:
     /// there are enough of them, or it was told to go already. May be called again.
     bool Keep();
-    /// What counts it among those that have not logged in: given back when it has (an empty one),
-    /// or with the ticket.
+    /// Counts it among those that have not logged in: released at its login (an empty one), or with
+    /// the ticket.
     void set_unknown(std::shared_ptr<void> share) { unknown_ = std::move(share); }
-    /// What counts it among those of its address: given back with the ticket.
+    /// Counts it among those of its address: released with the ticket.
     void set_counted(std::shared_ptr<void> share) { counted_ = std::move(share); }
     /// REQUIRES: extra(). Called once, from any thread and under a lock, when the place is needed;
     /// at once when that has happened already. Must not block.

@@ -21,7 +21,7 @@ class ConnectionLimits {
 
   int64_t per_address() const { return per_address_.load(std::memory_order_relaxed); }
   int64_t per_user() const { return per_user_.load(std::memory_order_relaxed); }
-  /// One more of the address ("ip:port"), until the result goes; null when it has as many as it may
+  /// One more of the address ("ip:port"), until the result goes; null when it is at its limit
   /// have.
   std::shared_ptr<void> EnterAddress(std::string_view address);
   /// The same of a user that logs in.

@@ -17,7 +17,7 @@ namespace mayfly {
 namespace asio = boost::asio;
 
 namespace {
-/// What a handshake takes while it is under way.
+/// The memory of a handshake in progress.
 constexpr size_t kHandshakeBytes = 48 * 1024;
 /// So much of a ClientHello is waited for before anything is made for it: most are smaller.
 constexpr size_t kFirstBytes = 2 * 1024;
@@ -58,6 +58,29 @@ void Connection::EndHandshake(std::string_view why) {
   cut_ = true;
   Broken(std::string(kFailed) + std::string(why));
   Abort();
+  if (take_back_) take_back_();
+}
+
+Awaitable<TlsSession::Step> Connection::ComputeHandshake(TlsSession& session,
+                                                         Handshakes::Place& place) {
+  TlsSession::Step step{TlsSession::Outcome::kClosed, 0};
+  if (draining_ || cut_) co_return step;
+  IoTimer turn(thread_.executor());
+  turn.expires_at(IoTimer::time_point::max());
+  place.Compute([&] {
+    try {
+      step = session.Handshake();
+    } catch (const std::bad_alloc&) {
+      // As a client that has gone.
+    }
+    asio::post(thread_.executor(), [&turn] { turn.cancel(); });
+  });
+  take_back_ = [&] {
+    if (place.TakeBack()) turn.cancel();
+  };
+  co_await turn.async_wait(asio::as_tuple(kAwait));
+  take_back_ = nullptr;
+  co_return step;
 }
 
 Awaitable<bool> Connection::BeginTls() {
@@ -83,9 +106,7 @@ Awaitable<bool> Connection::BeginTls() {
   counters.under_way.fetch_add(1, std::memory_order_relaxed);
   TlsSession::Step step;
   for (bool more = true; more;) {
-    co_await asio::post(asio::bind_executor(thread_.handshakes().executor(), kAwait));
-    step = session->Handshake();
-    co_await asio::post(asio::bind_executor(thread_.executor(), kAwait));
+    step = co_await ComputeHandshake(*session, place);
     more = !draining_ && !cut_ &&
            (step.outcome == TlsSession::Outcome::kWantRead ||
             step.outcome == TlsSession::Outcome::kWantWrite);
@@ -117,7 +138,7 @@ Awaitable<bool> Connection::BeginTls() {
 void Connection::LogTls(const TlsPeer& peer) {
   ServerContext& server = thread_.server();
   Log& log = server.log();
-  // A client that shows who it is, is worth a line; of the others there may be many.
+  // A client with a certificate is worth a line; there may be many others.
   const LogSeverity severity = peer.has_certificate ? LogSeverity::kInfo : LogSeverity::kDebug1;
   if (!log.quiet() && log.Enabled(severity, LogComponent::kNetwork))
     log.Write(severity, LogComponent::kNetwork, 6723802, "Accepted TLS connection from peer",

@@ -4,6 +4,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "protocol/bson_check.h"
+#include "protocol/cut_text.h"
 #include "protocol/database_name.h"
 #include "protocol/error_labels.h"
 #include "protocol/error_text.h"
@@ -24,7 +25,7 @@ namespace mayfly {
 
 namespace {
 
-/// Bytes of an error that a client is sent: what it sent itself may be in there.
+/// Bytes of an error for a client: it may quote the client's own data.
 constexpr size_t kMaxErrorMessage = 16 * 1024;
 /// A request of more bytes than this goes to a worker: whatever the command does with it may take
 /// long.
@@ -80,7 +81,7 @@ Result<void> CheckStrictFields(std::string_view command, const CommandFields& fi
   return Ok();
 }
 
-/// Of the client; in the first hello it is still only in the command.
+/// The client's application name; at the first hello only the command has it.
 std::string AppName(Connection& c, const CommandRequest& req) {
   if (req.name == "hello" || req.name == "isMaster" || req.name == "ismaster")
     if (const BsonValue name = req.body.FindPath("client.application.name"); name.IsString())
@@ -108,7 +109,7 @@ struct MadeInPlace {
   F make;
 };
 
-/// Of a multi-document transaction.
+/// Whether the command is part of a multi-document transaction.
 bool InTransaction(const RequestState& s) {
   return s.request.generic.autocommit_given && s.ctx->session != nullptr && s.row != nullptr;
 }
@@ -234,19 +235,15 @@ Result<void> Dispatcher::CheckTransaction(RequestState& s) {
   return Ok();
 }
 
+/// REQUIRES: the request names a session or a transaction.
 Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
   const GenericArguments& g = s.request.generic;
-  // A session is a user's: what comes before a login has none.
+  // A session belongs to a user: commands before a login have none.
   if (c.BeforeLogin()) return Ok();
-  if (g.lsid.missing()) {
-    if (g.txn_number)
-      return Error{ErrorCode::kInvalidOptions,
-                   "Transaction number requires a session ID to also be specified"};
-    if (g.autocommit_given || g.start_transaction)
-      return Error{ErrorCode::kInvalidOptions,
-                   "'autocommit' and 'startTransaction' require a transaction number"};
-    return Ok();
-  }
+  if (g.lsid.missing())
+    return Error{ErrorCode::kInvalidOptions,
+                 g.txn_number ? "Transaction number requires a session ID to also be specified"
+                              : "'autocommit' and 'startTransaction' require a transaction number"};
   std::string_view id;
   for (const BsonElement& e : g.lsid.Document()) {
     if (e.name == "id") {
@@ -318,7 +315,7 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   if (req.db.empty()) return Error{LocationCode(40571), "OP_MSG requests require a $db argument"};
   if (!IsDatabaseName(req.db) && req.db != kExternalDatabase)
     return Error{ErrorCode::kInvalidNamespace,
-                 "Invalid database name: '" + std::string(req.db) + "'"};
+                 "Invalid database name: '" + ShownName(req.db) + "'"};
   if (s.row == nullptr) {
     std::string message = "no such command: '" + ShownName(req.name) + "'";
     for (const CommandRow& row : server_.commands().rows())
@@ -348,8 +345,13 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
     MAYFLY_TRY(AuditAllowedCommand(*s.ctx, *s.row, req));
   }
   const GenericArguments& g = req.generic;
-  MAYFLY_TRY(CheckApiVersion(s));
-  MAYFLY_TRY(UseSession(c, s));
+  if (!g.api_version.empty() || g.api_strict || g.api_deprecation_errors ||
+      server_.settings().require_api_version.load(std::memory_order_relaxed)) {
+    MAYFLY_TRY(CheckApiVersion(s));
+  }
+  if (!g.lsid.missing() || g.txn_number || g.autocommit_given || g.start_transaction) {
+    MAYFLY_TRY(UseSession(c, s));
+  }
   ReplicaSet* set = server_.replica_set();
   if (set != nullptr) {
     s.op->cluster_time = set->cluster_time();
@@ -384,13 +386,13 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   int64_t limit = g.max_time_ms;
   if (limit == 0 && (flags & kReadOnly))
     limit = server_.settings().max_time_ms_default.load(std::memory_order_relaxed);
-  // A getMore's is how long it waits for data; the rest of the time is its cursor's.
+  // A getMore's is its wait for data; the cursor has the remaining time.
   if (limit != 0 && s.row->name != "getMore") s.op->deadline_micros = s.start_micros + limit * 1000;
   return Ok();
 }
 
-/// Whether it goes to a worker whatever the command: inserts alone may be large and short, and look
-/// themselves.
+/// Whether it goes to a worker, whatever the command: only inserts may be large and short, and
+/// check themselves.
 static bool IsLong(const RequestState& s) {
   return s.header.length > kShortRequest && s.row->name != "insert";
 }
@@ -400,9 +402,8 @@ static Result<void> RunParsing(RequestState& s) {
   return s.row->run(*s.ctx, s.request, *s.reply);
 }
 
-/// What the command answers without a coroutine or a worker, if it can.
+/// The command's answer without a coroutine or a worker, if possible. REQUIRES: run_now.
 static std::optional<Result<void>> TryNow(RequestState& s, std::string& out) {
-  if (s.row->run_now == nullptr) return std::nullopt;
   ParseWork work(&*s.op);
   std::optional<Result<void>> answer = s.row->run_now(*s.ctx, s.request, *s.reply);
   if (answer) return answer;
@@ -418,17 +419,17 @@ static bool OnProfile(const CommandRequest& req) {
 
 Result<void> Dispatcher::Parse(RequestState& s) {
   CommandRequest& req = s.request;
+  req.db = {};
   if (s.legacy) {
     req.sequences.clear();
     req.exhaust_allowed = false;
     Result<void> parsed = ParseCommandFields(s.query.query, &req);
     // "admin.$cmd": the database is in the namespace.
-    req.db = SplitNamespace(s.query.ns).db;
+    req.db = SplitNamespace(s.query.ns).db.substr(0, kMostOfDatabaseName);
     return parsed;
   }
   req.sequences.swap(s.msg.sequences);
   req.exhaust_allowed = (s.msg.flags & kMsgExhaustAllowed) != 0;
-  req.db = {};
   return ParseCommandFields(s.msg.body, &req);
 }
 
@@ -510,7 +511,7 @@ bool Dispatcher::Proceed(Connection& c, RequestState& s, std::string& out, Resul
                       replication_gate::MustWaitBefore(*server_.replica_set(), *s.ctx)) ||
                      (server_.profiler().writing() && OnProfile(req)) || InTransaction(s);
   const bool long_request = IsLong(s);
-  if (!s.fail && !waits && !long_request) {
+  if (s.row->run_now != nullptr && !s.fail && !waits && !long_request) {
     if (std::optional<Result<void>> answer = TryNow(s, out))
       return Finish(c, s, out, std::move(*answer));
   }
@@ -546,12 +547,12 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
     if (result) result = FailOnPurpose(s);
   }
   if ((s.row->flags & kWrites) && !(s.row->flags & kAllowedWhileLocked)) {
-    // fsyncUnlock is rare and nobody's latency depends on it: look now and then.
+    // fsyncUnlock is rare and no client's latency depends on it: poll now and then.
     while (result && server_.fsync_locks.load(std::memory_order_relaxed) > 0)
       result = co_await ctx.SleepUntil(server_.clock().MonotonicMicros() + 20'000);
   }
   if (result && server_.profiler().writing() && OnProfile(s.request)) [[unlikely]] {
-    // Whoever got an answer finds its entry, as on MongoDB, although it is written behind it.
+    // A client that got an answer finds its entry, as on MongoDB, although it is written later.
     const uint64_t mark = server_.profiler().Mark();
     while (result && !server_.profiler().Written(mark))
       result = co_await ctx.SleepUntil(server_.clock().MonotonicMicros() + 1000);
@@ -566,7 +567,8 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
   }
   std::optional<Result<void>> now;
   // Outside of a transaction this was tried before there was a coroutine.
-  if (result && transaction && !ctx.on_worker && !s.fail && !IsLong(s)) now = TryNow(s, out);
+  if (result && transaction && s.row->run_now != nullptr && !ctx.on_worker && !s.fail && !IsLong(s))
+    now = TryNow(s, out);
   if (result) {
     if (now) {
       result = std::move(*now);
@@ -591,6 +593,8 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
       server_.short_reads().Took(ctx.read_shape,
                                  server_.clock().MonotonicMicros() - s.start_micros);
     if (ctx.on_worker) {
+      if (s.row->flags & kSecondaryOptIn)
+        server_.short_reads().on_workers.fetch_add(1, std::memory_order_relaxed);
       c.CountReply();  // before the next one is made
       co_await ctx.MoveToIo();
     }
@@ -630,7 +634,7 @@ bool Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
 
 Awaitable<void> Dispatcher::FinishLong(Connection& c, RequestState& s, std::string& out) {
   co_await s.ctx->MoveToWorker();
-  // What goes wrong here ends the connection, but on its own thread.
+  // An error here ends the connection, but on its own thread.
   std::exception_ptr failed;
   try {
     c.CountReply();
@@ -654,9 +658,7 @@ void Dispatcher::Complete(RequestState& s, std::string& out, Result<void>& resul
   if (!result && result.error().message.size() > kMaxErrorMessage) [[unlikely]] {
     // For the log as well, which is written on the io thread.
     Error error = result.error();
-    size_t n = kMaxErrorMessage;
-    while (n > 0 && (static_cast<uint8_t>(error.message[n]) & 0xC0) == 0x80) --n;
-    error.message.resize(n);
+    error.message.resize(CutUtf8(error.message, kMaxErrorMessage).size());
     result = std::move(error);
   }
   if (!result) {
@@ -728,7 +730,7 @@ void Dispatcher::Account(Connection& c, RequestState& s, const std::string& out,
   }
   if (op.write_conflicts != 0) metrics.operation.write_conflicts.Add(op.write_conflicts);
   if (s.row != nullptr) {
-    // What has failed may have written before.
+    // A failed command may have written before.
     if ((s.row->flags & kWrites) && s.request.db == "admin" &&
         (result || op.n_inserted + op.n_deleted + op.n_modified != 0)) [[unlikely]]
       AuditDirectMutation(*s.ctx, *s.row, s.request, result ? ErrorCode::kOk : result.error().code);
@@ -737,7 +739,10 @@ void Dispatcher::Account(Connection& c, RequestState& s, const std::string& out,
                             : (s.row->flags & kTakesReadConcern) ? metrics.reads
                                                                  : metrics.commands;
       h.Record(micros);
-      if (s.row->flags & (kWrites | kTakesReadConcern)) RecordTop(c, s, micros);
+      // What was refused leaves no names of the sender's choice there.
+      if ((s.row->flags & (kWrites | kTakesReadConcern)) &&
+          (result || (result.error().code != ErrorCode::kUnauthorized && !c.BeforeLogin())))
+        RecordTop(c, s, micros);
       const Profiler& p = server_.profiler();
       if (micros >= MicrosOf(p.slow_ms.load(std::memory_order_relaxed)) || p.active() ||
           server_.log().Enabled(LogSeverity::kDebug1, LogComponent::kCommand)) [[unlikely]]

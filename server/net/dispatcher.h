@@ -1,8 +1,10 @@
 #pragma once
+#include <mutex>
 #include <optional>
 #include <string>
 
 #include "protocol/wire_message.h"
+#include "security/failed_logins.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/fail_points.h"
 #include "server/net/connection.h"
@@ -29,8 +31,8 @@ struct RequestState {
   int32_t reply_id = 0;
   int64_t start_micros = 0;
   bool slot_begun = false;
-  /// What the command came to, when its reply is complete but still to be compressed or given a
-  /// checksum, which takes longer than an io thread may be held (Dispatcher::Run goes on).
+  /// The command's result, when its reply is complete but compression or the checksum would hold an
+  /// io thread too long (Dispatcher::Run goes on).
   std::optional<Result<void>> answer;
   std::optional<FailCommandAction> fail;  ///< of the fail point failCommand
   std::string repeat_body;                ///< body of the exhaust command that runs again
@@ -66,7 +68,7 @@ class Dispatcher {
   Result<void> RunHere(RequestState& s);
   /// Users or roles have changed: reads who is logged in again, on a worker.
   Awaitable<Result<void>> ReadUserAgain(Connection& c, RequestState& s);
-  /// Whether whoever is logged in may run the command. REQUIRES: access control is on.
+  /// Whether the logged-in user may run the command. REQUIRES: access control is on.
   Result<void> Authorize(Connection& c, RequestState& s);
   Result<void> CheckApiVersion(const RequestState& s);
   Result<void> CheckTransaction(RequestState& s);
@@ -79,21 +81,27 @@ class Dispatcher {
   /// Ends the reply and the bookkeeping of the operation. False: FinishLong must be awaited.
   bool Finish(Connection& c, RequestState& s, std::string& out, Result<void> result);
   Awaitable<void> FinishLong(Connection& c, RequestState& s, std::string& out);
-  /// Ends the body of the reply. `result`: what the command came to; an error of the reply itself
-  /// takes its place.
+  /// Ends the body of the reply. `result`: the command's result; an error of the reply itself
+  /// replaces it.
   void Complete(RequestState& s, std::string& out, Result<void>& result);
   /// The length of the reply, its checksum, its compressed form.
   void Seal(RequestState& s, std::string& out);
   void Account(Connection& c, RequestState& s, const std::string& out, const Result<void>& result);
+  /// Whether a client that has not logged in may have a line in the log now: such clients could
+  /// fill a disk. Any thread.
+  bool AdmitStranger();
   void Report(RequestState& s, const Error* error, int64_t micros, int64_t reply_bytes);
   void RecordTop(Connection& c, const RequestState& s, int64_t micros);
-  /// What failCommand says instead of running the command, if it does.
+  /// failCommand's answer instead of running the command, if any.
   Result<void> FailOnPurpose(RequestState& s);
   /// errorLabels of a failed command, or of one whose write concern failed.
   static void AppendLabels(RequestState& s, ErrorCode code, bool has_labels);
   static void AppendError(BsonBuilder& reply, const Error& error);
 
   ServerContext& server_;
+  /// Lines of the log about commands of clients that have not logged in.
+  std::mutex strangers_mutex_;
+  Allowance strangers_{FailedLogins::kBurst, 1};
 };
 
 }  // namespace mayfly

@@ -1,24 +1,22 @@
-// What a command that has ended leaves behind: the slow log, the profile, `top`.
-#include "server/dispatch/redacted_command.h"
+// Records of a finished command: the slow log, the profile, `top`.
 #include "server/dispatch/server_context.h"
 #include "server/net/dispatcher.h"
 
 namespace mayfly {
 
+bool Dispatcher::AdmitStranger() {
+  std::lock_guard l(strangers_mutex_);
+  return strangers_.Take(server_.clock().MonotonicMicros() / 1'000'000);
+}
+
 void Dispatcher::Report(RequestState& s, const Error* error, int64_t micros, int64_t reply_bytes) {
-  // What is explained may be a command with a password, although it cannot be explained.
-  BsonDocument redacted;
-  std::optional<CommandRequest> shown;
-  if (HoldsSecrets(s.request.name)) {
-    redacted = RedactedCommand(s.request.body);
-    shown.emplace(s.request);
-    shown->body = redacted;
-  }
-  const FinishedOperation f{*s.op,  s.report, s.ctx->client, shown ? *shown : s.request,
-                            micros, error,    reply_bytes};
-  const Profiler::Verdict v = server_.profiler().Judge(f);
+  const FinishedOperation f{*s.op, s.report, s.ctx->client, s.request, micros, error, reply_bytes};
+  Profiler::Verdict v = server_.profiler().Judge(f);
+  // Who has not logged in writes to no collection, and pushes out no entries of others.
+  const bool stranger = s.ctx->connection != nullptr && s.ctx->connection->BeforeLogin();
+  if (stranger) v.profile = false;
   const bool verbose = server_.log().Enabled(LogSeverity::kDebug1, LogComponent::kCommand);
-  if (v.log || verbose)
+  if ((v.log || verbose) && (!stranger || AdmitStranger()))
     server_.log().Write(v.log ? LogSeverity::kInfo : LogSeverity::kDebug1, LogComponent::kCommand,
                         51803, "Slow query", Profiler::LogAttributes(f),
                         f.client ? std::string_view(f.client->desc) : std::string_view());
@@ -33,8 +31,12 @@ void Dispatcher::RecordTop(Connection& c, const RequestState& s, int64_t micros)
   if (ns.empty()) {
     const BsonValue first = s.request.fields[0].value;
     if (!first.IsString()) return;
-    scratch.assign(s.request.db).append(1, '.').append(first.String());
-    ns = scratch;
+    if (first.String().size() > Top::kMaxNameBytes) {
+      ns = Top::kOthers;
+    } else {
+      scratch.assign(s.request.db).append(1, '.').append(first.String());
+      ns = scratch;
+    }
   }
   if (c.top_entry == nullptr || c.top_ns != ns) {
     c.top_ns = ns;

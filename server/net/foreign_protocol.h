@@ -3,7 +3,7 @@
 
 namespace mayfly {
 
-/// What a client speaks that does not speak MongoDB's wire protocol.
+/// The protocol of a client that does not use MongoDB's wire protocol.
 enum class ForeignProtocol { kNone, kTls, kHttp };
 
 /// By the first bytes of a connection.
@@ -12,10 +12,10 @@ ForeignProtocol RecognizeForeign(std::string_view bytes);
 /// drivers send nothing that could be taken for it.
 enum class TlsStart { kNo, kPerhaps, kYes };
 TlsStart LooksLikeTls(std::string_view bytes);
-/// Of bytes that look like TLS: how long the first record is, with its header.
+/// For bytes that look like TLS: the length of the first record, with its header.
 size_t FirstTlsRecord(std::string_view bytes);
-/// What the client is told before its connection closes, in its own protocol, and what the log
-/// says.
+/// The answer to the client before its connection closes, in its own protocol, and the log's
+/// text.
 std::string_view ForeignAnswer(ForeignProtocol p);
 std::string_view ForeignReason(ForeignProtocol p);
 

@@ -15,6 +15,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "query/plan/query_state.h"
 #include "security/tls.h"
 #include "server/dispatch/audit_log.h"
 #include "server/dispatch/config.h"
@@ -33,7 +34,7 @@ namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(500);
 constexpr int kTickedAtOnce = 64;
-constexpr int kTurnedAway = 64;  // at once, for want of descriptors
+constexpr int kTurnedAway = 64;  // at once, for lack of descriptors
 constexpr int64_t kTellAgainMicros = 1'000'000;
 using TcpAcceptor = asio::basic_socket_acceptor<asio::ip::tcp, IoExecutor>;
 using UnixAcceptor = asio::basic_socket_acceptor<asio::local::stream_protocol, IoExecutor>;
@@ -68,8 +69,8 @@ void IoThread::Start() {
     Log::SetThreadContext("io" + std::to_string(index_));
     large_memory::SetThreadBudget(&server().large_memory());
     UseShortTimeSlices();
-    // What reaches here came from a timer or an acceptor; connections keep their exceptions to
-    // themselves.
+    // Exceptions here come from a timer or an acceptor; connections handle their
+    // own.
     const int64_t limit = server().io_watchdog().limit_micros;
     for (bool done = false; !done;) {
       try {
@@ -165,7 +166,7 @@ void IoThread::Abort() {
   });
 }
 
-/// Above the limit: members, and administrators where they can be told from others.
+/// Above the limit: members, and administrators where they can be recognised.
 static ConnectionGate MakeGate(ServerContext& context) {
   const ServerConfig& config = context.config();
   const bool access = config.access_control();
@@ -277,7 +278,7 @@ Awaitable<void> Server::Accept(std::shared_ptr<Acceptor> acceptor) {
         co_await acceptor->async_accept(target.context(), asio::as_tuple(kAwait));
     if (error == asio::error::operation_aborted || error == asio::error::bad_descriptor) co_return;
     if (!error) {
-      // Without memory for it nobody is accepted now, but later again.
+      // Without memory for it, no client is accepted now, but later again.
       try {
         Welcome(target, std::move(socket));
         continue;
@@ -285,7 +286,7 @@ Awaitable<void> Server::Accept(std::shared_ptr<Acceptor> acceptor) {
         LogException(server_.log(), "listener");
       }
     } else {
-      // Out of file descriptors, mostly: what is connected goes on.
+      // Usually out of file descriptors: existing connections go on.
       const int64_t now = server_.clock().MonotonicMicros();
       if (accept_error_told_ == 0 || now - accept_error_told_ >= kTellAgainMicros) {
         accept_error_told_ = now;
@@ -359,7 +360,7 @@ Result<void> Server::ListenUnix() {
   };
   if (unix_path_.size() >= sizeof(sockaddr_un::sun_path))
     return fail("the path is too long for a socket");
-  // A socket left behind by a process that died may go; one that answers belongs to somebody.
+  // A socket left behind by a dead process may go; one that answers is in use.
   boost::system::error_code ec;
   const asio::local::stream_protocol::endpoint endpoint(unix_path_);
   if (::access(unix_path_.c_str(), F_OK) == 0) {
@@ -398,6 +399,8 @@ Result<void> Server::Listen() {
 
 void Server::Start() {
   asio::co_spawn(threads_[0]->executor(), PeriodicWork(), asio::detached);
+  if (TransactionsOf(server_) != nullptr)
+    asio::co_spawn(threads_[0]->executor(), WatchTransactions(), asio::detached);
   for (auto& t : threads_) t->Start();
   server_.log().Write(
       LogSeverity::kInfo, LogComponent::kNetwork, 23016, "Waiting for connections",
@@ -409,7 +412,7 @@ void Server::Start() {
 
 namespace {
 
-/// Writes what is known of sessions, and forgets what was kept for those that are gone.
+/// Writes the sessions, and removes records of those that are gone.
 void RefreshSessions(ServerContext& server) {
   Operation op(server.clock());
   Result<void> done = RefreshSessionRecords(server, op);
@@ -430,7 +433,7 @@ void RefreshSessions(ServerContext& server) {
 Awaitable<void> Server::PeriodicWork() {
   auto timer = std::make_shared<IoTimer>(threads_[0]->executor());
   close_acceptors_.push_back([timer] { timer->cancel(); });
-  // When somebody moves the clock, what it made old goes at once.
+  // When the clock is moved, whatever that makes too old ends at once.
   server_.clock().OnJump([weak = std::weak_ptr<IoTimer>(timer), ex = threads_[0]->executor()] {
     if (weak.expired()) return;
     asio::post(ex, [weak] {
@@ -452,8 +455,10 @@ Awaitable<void> Server::PeriodicWork() {
       if (refresh) RefreshSessions(server);
       server.cursors().Sweep(server.settings().cursor_timeout_millis);
       server.snapshot_reads().Sweep();
+      if (server.has_storage())
+        QueryState::Of(server.storage())
+            .held.Sweep(server.clock(), server.settings().series_cursor_life_secs);
       if (AuditLog* audit = server.audit()) audit->Check();  // what waits is tried again
-      if (TransactionsOf(server) != nullptr) TransactionsOf(server)->Sweep();
       // What runs uses its session.
       std::vector<std::string> running;
       server.operations().ForEach([&](const ClientSlot::View& v) {
@@ -467,6 +472,18 @@ Awaitable<void> Server::PeriodicWork() {
   }
 }
 
+Awaitable<void> Server::WatchTransactions() {
+  auto timer = std::make_shared<IoTimer>(threads_[0]->executor());
+  close_acceptors_.push_back([timer] { timer->cancel(); });
+  while (!server_.shutting_down()) {
+    const TransactionParameters& limits = server_.snapshot_reads().transaction_parameters();
+    timer->expires_after(std::chrono::milliseconds(limits.LookEveryMillis()));
+    co_await timer->async_wait(asio::as_tuple(kAwait));
+    if (server_.shutting_down()) co_return;
+    server_.workers().Post([&server = server_] { TransactionsOf(server)->Sweep(); });
+  }
+}
+
 void Server::Stop(int grace_millis) {
   if (stopped_) return;
   stopped_ = true;
@@ -475,11 +492,13 @@ void Server::Stop(int grace_millis) {
     for (auto& close : close_acceptors_) close();
   });
   for (auto& t : threads_) t->Drain();
-  // What merely waits (awaitable hello, tailable cursors) has nothing to finish.
+  // Operations that only wait (awaitable hello, tailable cursors) have nothing to finish.
   server_.operations().KillWhere([](const ClientSlot::View& v) { return v.waiting; },
                                  ErrorCode::kInterruptedAtShutdown);
-  for (int waited = 0; waited < grace_millis && server_.metrics().connections.current > 0;
-       waited += 5) {
+  // By a clock: on a busy machine each pause takes longer than it says, and the process would be
+  // ended by its limit, with the store open.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(grace_millis);
+  while (server_.metrics().connections.current > 0 && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     server_.operations().KillWhere([](const ClientSlot::View& v) { return v.waiting; },
                                    ErrorCode::kInterruptedAtShutdown);

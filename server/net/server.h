@@ -34,7 +34,7 @@ class IoThread {
   IoExecutor executor() { return context_.get_executor(); }
   Dispatcher& dispatcher() { return dispatcher_; }
   ServerContext& server() { return dispatcher_.server(); }
-  /// For what only computes: messages are unpacked and checked there.
+  /// For pure computation: messages are unpacked and checked there.
   Unpackers& unpackers() { return unpackers_; }
   Handshakes& handshakes() { return handshakes_; }
   ConnectionLimits& limits() { return limits_; }
@@ -42,7 +42,7 @@ class IoThread {
   void Adopt(ClientSocket socket, std::string remote, std::string local, bool unix_socket,
              ConnectionGate::Ticket ticket);
   void Drain();
-  /// Behind Drain: who is still there is not waited for.
+  /// After Drain: remaining connections are not waited for.
   void Abort();
   bool draining() const { return draining_; }
 
@@ -72,7 +72,8 @@ class IoThread {
   boost::intrusive::list<Connection>::iterator tick_at_ =
       connections_.end();  ///< next for TickLoop
   int64_t yielding_ =
-      0;  ///< connections that have let others go first and not had their turn again
+      0;  ///< connections that have yielded to others and still wait for their next turn
+  int idle_looks_ = 0;                   ///< Connection::ReadIdleLogin that are under way
   const CommandRow* running_ = nullptr;  ///< the command that this handler began or went on with
   bool draining_ = false;
   bool ticking_ = false;  ///< TickLoop runs
@@ -111,10 +112,12 @@ class Server {
   /// Gives a new client to an io thread, unless there are too many.
   template <class Socket>
   void Welcome(IoThread& target, Socket socket);
-  /// Nobody can be accepted for want of a descriptor: those who wait are disconnected, not left to
-  /// wait, by way of the one that is kept for this.
+  /// No descriptor is left for new clients: waiting ones are disconnected, not left to wait, with
+  /// the one descriptor kept for this.
   void Refuse(int listening);
   Awaitable<void> PeriodicWork();
+  /// Ends transactions that are past their lifetime.
+  Awaitable<void> WatchTransactions();
   Result<void> ListenTcp(const std::string& address);
   Result<void> ListenUnix();
 

@@ -3,9 +3,9 @@
 
 namespace mayfly {
 
-/// Threads for what only computes and ends soon: large messages are unpacked and checked there. As
-/// many as there are processors: more at once would only take these from everybody else. First
-/// come, first served.
+/// Threads for short, pure computation: large messages are unpacked and checked there. As many
+/// as processors: more at once would only take processor time from others. First come, first
+/// served.
 class Unpackers {
  public:
   Unpackers();

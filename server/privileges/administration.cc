@@ -26,7 +26,7 @@ Result<void> KillAllSessionsByPattern(const AuthorizationRequest& r) {
   return Decide(r.privileges.AllowsOnCluster(actions), r);
 }
 
-/// Whoever may read the profile may also ask for its settings.
+/// A user who may read the profile may also read its settings.
 Result<void> Profile(const AuthorizationRequest& r) {
   if (r.privileges.Allows(r.req.db, {}, {Action::enableProfiler})) return Ok();
   for (const CommandField& f : r.req.fields) {

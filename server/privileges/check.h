@@ -16,8 +16,8 @@ inline Result<void> Decide(bool allowed, const AuthorizationRequest& r) {
   return NotAuthorized(r);
 }
 
-/// The command's first field as the name of a collection. Empty when it is no text: then the
-/// database as a whole is asked for, and the command says what is wrong with its argument.
+/// The command's first field as the name of a collection. Empty if it is no text: the check is then
+/// on the whole database, and the command reports the error in its argument.
 inline std::string_view FirstText(const CommandRequest& req) {
   return !req.fields.empty() && req.fields[0].value.IsString() ? req.fields[0].value.String()
                                                                : std::string_view();
@@ -48,7 +48,7 @@ bool ForEachDocument(const CommandRequest& req, std::string_view name, F&& f) {
   return true;
 }
 
-/// Whoever has logged in: what the command shows or changes is its client's own.
+/// Any logged-in user: the command shows or changes only the client's own data.
 Result<void> LoggedIn(const AuthorizationRequest& r);
 
 /// The actions on the cluster.
@@ -69,8 +69,8 @@ Result<void> OnCollection(const AuthorizationRequest& r) {
   return Decide(r.privileges.Allows(r.req.db, FirstText(r.req), ActionSet{kActions...}), r);
 }
 
-/// … on what a command around expiry is about: a collection, or for 1 the database, or the cluster
-/// if the command was sent to `admin`. Who has an action on the cluster has it for each of them.
+/// … on the resource of an expiry command: a collection, or for 1 the database, or the cluster if
+/// the command was sent to `admin`. An action on the cluster covers all of them.
 template <Action... kActions>
 Result<void> OnExpiryTarget(const AuthorizationRequest& r) {
   constexpr ActionSet kSet{kActions...};

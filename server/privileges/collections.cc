@@ -9,9 +9,10 @@ namespace mayfly::privileges {
 
 namespace {
 
-/// Whoever sets an archive for expired documents must be allowed to write to the archive: documents
-/// there with the same _id are replaced.
-bool AllowsArchive(const PrivilegeSet& privileges, BsonValue on_expire) {
+/// A user who sets an archive for expired documents must have the right to write to the archive,
+/// where documents with the same _id are replaced, and to read the collection: as with a copy,
+/// others may read its documents there.
+bool AllowsArchive(const AuthorizationRequest& r, std::string_view name, BsonValue on_expire) {
   if (!on_expire.IsDocument()) return true;
   for (const BsonElement& into : on_expire.Document()) {
     if (into.name != "into" || !into.value.IsDocument()) continue;
@@ -21,7 +22,9 @@ bool AllowsArchive(const PrivilegeSet& privileges, BsonValue on_expire) {
       if (e.name == "db") db = Text(e.value);
       if (e.name == "coll") collection = Text(e.value);
     }
-    if (!privileges.Allows(db, collection, {Action::insert, Action::update})) return false;
+    if (!r.privileges.Allows(r.req.db, name, {Action::find}) ||
+        !r.privileges.Allows(db, collection, {Action::insert, Action::update}))
+      return false;
   }
   return true;
 }
@@ -40,20 +43,31 @@ bool AllowsView(const AuthorizationRequest& r, std::string_view name) {
 Result<void> Create(const AuthorizationRequest& r) {
   const std::string_view name = FirstText(r.req);
   const auto has = [&](ActionSet actions) { return r.privileges.Allows(r.req.db, name, actions); };
-  if (!AllowsArchive(r.privileges, Field(r.req, "onExpire"))) return NotAuthorized(r);
+  if (!AllowsArchive(r, name, Field(r.req, "onExpire"))) return NotAuthorized(r);
+  // A database's settings in a restored dump.
+  if (const BsonValue expiry = Field(r.req, "expiry");
+      expiry.IsDocument() && expiry.Document().Has("databaseMaxTTL") &&
+      !r.privileges.Allows(r.req.db, {}, {Action::changeExpiry}))
+    return NotAuthorized(r);
   if (!Field(r.req, "viewOn").IsNullish())
     return Decide(has({Action::createCollection}) && AllowsView(r, name), r);
   if (Given(r.req, "capped"))
     return Decide(has({Action::createCollection, Action::convertToCapped}), r);
-  // Whoever may insert may also create the collection, because the first insert creates it.
+  // A user who may insert may also create the collection, because the first insert creates it.
   return Decide(has({Action::createCollection}) || has({Action::insert}), r);
 }
 
 Result<void> CreateIndexes(const AuthorizationRequest& r) {
   ActionSet actions{Action::createIndex};
-  // Tells how many documents match a filter of one's own, and the oldest date in them.
+  // Reveals how many documents match the user's filter, and their oldest date.
   if (Given(r.req, "dryRun")) actions.Add(Action::find);
   return Decide(r.privileges.Allows(r.req.db, FirstText(r.req), actions), r);
+}
+
+Result<void> ListIndexes(const AuthorizationRequest& r) {
+  const bool by_uuid = !r.req.fields.empty() && r.req.fields[0].value.Is(BsonType::kBinary);
+  if (by_uuid) return Decide(r.privileges.AllowsOnCluster({Action::useUUID}), r);
+  return Decide(r.privileges.Allows(r.req.db, FirstText(r.req), {Action::listIndexes}), r);
 }
 
 Result<void> CollMod(const AuthorizationRequest& r) {
@@ -68,8 +82,8 @@ Result<void> CollMod(const AuthorizationRequest& r) {
       (!Field(r.req, "expireAfterSeconds").missing() ||
        (index.IsDocument() && index.Document().Has("expireAfterSeconds"))))
     actions.Add(Action::find);
-  return Decide(r.privileges.Allows(r.req.db, name, actions) &&
-                    AllowsArchive(r.privileges, on_expire) && AllowsView(r, name),
+  return Decide(r.privileges.Allows(r.req.db, name, actions) && AllowsArchive(r, name, on_expire) &&
+                    AllowsView(r, name),
                 r);
 }
 

@@ -64,8 +64,7 @@ class PipelineCheck {
     if (name == "$ttlForecast") return On(collection, {Action::viewExpiry});
     if (name == "$tombstones") return Tombstones(collection);
     if (name == "$changeStream") return ChangeStream(collection, e.value);
-    if (name == "$listSessions" || name == "$listLocalSessions")
-      return privileges_.AllowsOnCluster({Action::listSessions});
+    if (name == "$listSessions" || name == "$listLocalSessions") return Sessions(e.value);
     if (name == "$currentOp")
       return use_.logged_in &&
              (!Asks(e.value, "allUsers") || privileges_.AllowsOnCluster({Action::inprog}));
@@ -135,6 +134,21 @@ class PipelineCheck {
     // Neither: the stage will refuse to run, because it would do nothing.
     if (inserts || !updates) actions.Add(Action::insert);
     return Target(into, actions);
+  }
+
+  /// One's own sessions need no action (manual: "$listSessions").
+  bool Sessions(BsonValue spec) const {
+    if (privileges_.AllowsOnCluster({Action::listSessions})) return true;
+    if (!use_.logged_in || Asks(spec, "allUsers")) return false;
+    if (!spec.IsDocument()) return true;
+    for (const BsonElement& e : spec.Document()) {
+      if (e.name != "users" || !e.value.IsArray()) continue;
+      for (const BsonElement& one : e.value.Document()) {
+        const Result<UserName> name = ParseUserName(one.value, "admin");
+        if (!name || use_.user == nullptr || name.value() != *use_.user) return false;
+      }
+    }
+    return true;
   }
 
   bool Tombstones(std::string_view collection) const {

@@ -1,7 +1,7 @@
 #pragma once
 #include "server/privileges/check.h"
 
-/// What each command needs, for the rows of the command table (CommandRow::privileges): the
+/// The privileges of each command, for the rows of the command table (CommandRow::privileges): the
 /// manual's "Access Control" sections and "Privilege Actions". Rows whose need is a few actions on
 /// one resource name a template of check.h instead. All functions: any thread, no storage, time
 /// that the request bounds. Errors: Unauthorized 13. What is missing or has the wrong type is never
@@ -21,14 +21,16 @@ Result<void> Update(const AuthorizationRequest& r);
 Result<void> FindAndModify(const AuthorizationRequest& r);
 Result<void> BulkWrite(const AuthorizationRequest& r);  ///< each namespace by what is done to it
 Result<void> ApplyOps(const AuthorizationRequest& r);   ///< `applyOps`, and what each entry needs
-/// What an entry of applyOps with this `op` (i, u, d) does to its collection. The command asks
-/// again when an entry names the collection by UUID: which one that is, the catalog knows.
+/// The actions of an applyOps entry with this `op` (i, u, d) on its collection. If an entry names a
+/// collection by UUID, the command checks again, because only the catalog knows it.
 ActionSet ApplyOpsActions(char op, bool upsert);
 
 // Collections and databases.
 Result<void> Create(const AuthorizationRequest& r);
 Result<void> CollMod(const AuthorizationRequest& r);
 Result<void> CreateIndexes(const AuthorizationRequest& r);
+/// For a UUID, useUUID as well: the command asks again for the collection that has it.
+Result<void> ListIndexes(const AuthorizationRequest& r);
 Result<void> RenameCollection(const AuthorizationRequest& r);
 Result<void> CloneCollectionAsCapped(const AuthorizationRequest& r);
 Result<void> ListCollections(const AuthorizationRequest& r);

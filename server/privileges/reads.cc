@@ -16,6 +16,7 @@ Result<void> Find(const AuthorizationRequest& r) {
 Result<void> Aggregate(const AuthorizationRequest& r) {
   const BsonValue pipeline = Field(r.req, "pipeline");
   const PipelineUse use{.logged_in = r.user != nullptr,
+                        .user = r.user,
                         .include_expired = Given(r.req, "includeExpired"),
                         .bypass_validation = Given(r.req, "bypassDocumentValidation")};
   return Decide(AllowsPipeline(r.privileges, r.req.db, FirstText(r.req),
@@ -40,8 +41,8 @@ Result<void> Explain(const AuthorizationRequest& r) {
   CommandRequest sub;
   // A command that cannot be read or explained is refused later, with its own error.
   if (!inner.IsDocument() || inner.Document().empty()) return LoggedIn(r);
-  if (!ParseCommandFields(inner.Document(), &sub)) return LoggedIn(r);
   sub.db = r.req.db;
+  if (!ParseCommandFields(inner.Document(), &sub)) return LoggedIn(r);
   const AuthorizationRequest of{sub, r.privileges, r.user};
   constexpr std::pair<std::string_view, Result<void> (*)(const AuthorizationRequest&)> kNeeds[] = {
       {"aggregate", &Aggregate},

@@ -73,14 +73,14 @@ Result<void> UpdateUser(const AuthorizationRequest& r) {
     asked = asked || when;
     allowed = allowed && (!when || what);
   };
-  need(given("pwd") || given("mechanisms") || given("digestPassword") || given("passwordDigestor"),
+  need(given("pwd") || given("mechanisms") || given("digestPassword"),
        has(Action::changePassword) || (own && has(Action::changeOwnPassword)));
   need(given("customData"),
        has(Action::changeCustomData) || (own && has(Action::changeOwnCustomData)));
   need(given("roles"),
        OnAllDatabases(r, {Action::revokeRole}) && OnRolesOf(r, "roles", {Action::grantRole}));
   need(given("authenticationRestrictions"), has(Action::setAuthenticationRestriction));
-  // Nothing is to be changed, which is an error; only users who could change something are told so.
+  // A request without changes is an error; only users who could make changes get that error.
   return Decide(asked ? allowed : has(Action::changePassword), r);
 }
 

@@ -138,8 +138,8 @@ class OplogCheck {
     for (const auto& [name, needs] : kNeeds) {
       if (name != first.name) continue;
       CommandRequest sub;
-      if (!ParseCommandFields(command, &sub)) return false;
       sub.db = db;
+      if (!ParseCommandFields(command, &sub)) return false;
       return needs({sub, r_.privileges, r_.user}).has_value();
     }
     return true;  // the command refuses all other kinds

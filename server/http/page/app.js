@@ -150,13 +150,20 @@ function topRules(byRule) {
     .map(([rule, n]) => `\n${rule}: ${count(n)}`).join("");
 }
 
+// Of time series: what goes is buckets, so also how many points and bytes that is.
+function ofBuckets(f) {
+  const sum = (field) => f.intervals.reduce((all, i) => all + Number(i[field] || 0), 0);
+  const points = sum("points");
+  return points > 0 ? `; of time series ${count(points)} points, ${(sum("bytes") / 1e6).toFixed(1)} MB` : "";
+}
+
 function drawForecast(f) {
   const items = f.intervals.map((i) => ({ from: millis(i.from), to: millis(i.to), value: i.count }));
   items.forEach((i, n) => { i.title = `${moment(i.from)}: ${count(i.value)}${topRules(f.intervals[n].byRule)}`; });
   const total = items.reduce((sum, i) => sum + i.value, 0);
   const approximate = f.exact ? "" : `about (±${Math.round((f.errorFraction || 0) * 100)} %) `;
   $("forecast-summary").textContent = `${approximate}${count(total)} in this time, ${count(f.overdue)} overdue, ` +
-    `${count(f.beyond)} later, ${count(f.never)} never`;
+    `${count(f.beyond)} later, ${count(f.never)} never${ofBuckets(f)}`;
   if (items.length === 0) return;
   bars($("forecast-chart"), `Documents that will expire: ${$("forecast-summary").textContent}`, items, "expire",
     items[0].from, items[items.length - 1].to);
@@ -282,13 +289,28 @@ function drawRules(rules, now, s) {
 // What keeps all of it, or documents of it, from expiring.
 function drawNotices(s) {
   const lines = [];
+  if (s.restored) lines.push(`The data is that of ${moment(millis(s.restored.dataTime))}, restored from the backup ${s.restored.backup} of ${moment(millis(s.restored.backupTime))}: nothing is removed until that is allowed (ttlRelease: 1, restored: true, confirm: true). ttlForecast: 1 counts what would go at once.`);
   if (s.clock) lines.push(`The clock has jumped: nothing expires until it is back or the time is confirmed (ttlRelease: 1, confirm: true). Expected about ${moment(millis(s.clock.expected))}.`);
+  const backup = s.backup;
+  if (backup && backup.running) lines.push(`A backup is being made${backup.bytesTotal ? `: ${Math.floor(100 * backup.bytesDone / backup.bytesTotal)} %` : ""}.`);
+  const failed = backup && backup.lastFailure;
+  if (failed) lines.push(`The last backup failed, ${moment(millis(failed.time))}: ${failed.error}`);
+  const archive = s.logArchive;
+  if (archive && archive.lostEntries > 0) lines.push(`${count(archive.lostEntries)} entries of the log were trimmed before they could be archived: the archive will have a gap. Take a backup once it runs again.`);
+  else if (archive && archive.state === "givenUp") lines.push("The log cannot be archived, has grown to its bound, and is trimmed: the archive will have a gap.");
+  else if (archive && archive.state === "failing") lines.push(`The log cannot be archived since ${duration(archive.waitingMillis)}: ${archive.error || "see the log"}.`);
   if (s.parameters && s.parameters.ttlMonitorEnabled === false) lines.push("The TTL monitor is off (ttlMonitorEnabled): nothing is removed.");
   for (const p of s.pauses || [])
     if (!p.ns) lines.push(`${p.db ? `All rules of ${p.db} are` : "Everything is"} paused ${p.until ? `until ${moment(millis(p.until))}` : "until it is resumed"}.`);
   const holds = s.holds || [];
   for (const h of holds.slice(0, 5))
     lines.push(`Held in ${h.ns}: documents with ${JSON.stringify(h.filter)}${h.reason ? ` (${h.reason})` : ""}${h.until ? `, until ${moment(millis(h.until))}` : ""}.`);
+  for (const l of s.links || []) {
+    const state = l.paused ? "paused" : l.phase === "copy" ? "copies" : "follows";
+    const silent = l.seenMillisAgo > 15000 ? `, silent for ${duration(l.seenMillisAgo)}` : `, ${duration(l.lagMillis || 0)} behind`;
+    const clocks = l.advice ? ` Its source's clock is ${duration(Math.abs(l.clockAheadMillis))} ${l.clockAheadMillis > 0 ? "behind" : "ahead of"} this one's.` : "";
+    lines.push(`Link ${l.link} from ${l.source || "another cluster"}: ${state}${silent}.${clocks}`);
+  }
   const open = s.transactions || [];
   for (const t of open)
     lines.push(`An open transaction holds back expiry in ${t.ns}: begun ${duration(t.openMillis)} ago` +
@@ -367,6 +389,20 @@ function fill(input, value) {
   if (value !== undefined && document.activeElement !== input && !input.dataset.edited) input.value = value;
 }
 
+// Cache hits are those since the last status, so that what was long ago does not hide what is now.
+let lastStore;
+function drawStore(store) {
+  if (!store) return;
+  const before = lastStore || { cacheHits: 0, cacheMisses: 0 };
+  const hits = store.cacheHits - before.cacheHits, asked = hits + store.cacheMisses - before.cacheMisses;
+  if (asked > 0) $("tile-cache").textContent = `${(100 * hits / asked).toFixed(1)} %`;
+  $("tile-runs").textContent = count(store.sortedRuns);
+  $("tile-debt").textContent = `${(store.pendingCompactionBytes / 1e6).toFixed(1)} MB`;
+  $("tile-amplification").textContent = store.amplification ? store.amplification.toFixed(1) : "–";
+  $("tile-stalls").textContent = count(store.stalls);
+  lastStore = store;
+}
+
 function draw(s) {
   lastStatus = s;
   const rules = s.rules || [];
@@ -379,6 +415,12 @@ function draw(s) {
   $("tile-deleted").textContent = count(s.deletedDocuments);
   $("tile-reads").textContent = count(s.reads);
   $("tile-p99").textContent = s.reads ? duration(s.readP99Micros / 1000) : "–";
+  drawStore(s.store);
+  // "–": none since the server's start.
+  const made = s.backup && s.backup.last;
+  $("tile-backup").textContent = made ? duration(s.now - millis(made.time)) : "–";
+  $("archive").hidden = !s.logArchive;
+  if (s.logArchive) $("tile-archive").textContent = duration(s.logArchive.waitingMillis);
   if (s.error) say(s.error, "bad");
   if (s.ruleTotals) drawRules(rules, s.now, s);
   drawNotices(s);

@@ -21,7 +21,7 @@ namespace {
 class GuardedServer {
  public:
   explicit GuardedServer(const std::string& path)
-      : server_([](ServerConfig& c) { c.auth = true; }) {
+      : server_([](ServerConfig& c) { c.auth = true; }, true) {
     StorageOptions o;
     o.engine = MakeRocksEngine();
     o.path = path;
@@ -31,6 +31,7 @@ class GuardedServer {
     access().Open(*storage_);
     access().parameters().sha256_iterations = 5000;
     access().parameters().sha1_iterations = 5000;
+    server_.server().Start();  // its threads look at the storage
   }
   ~GuardedServer() {
     server_.server().Stop(1000);
@@ -46,17 +47,41 @@ class GuardedServer {
   std::unique_ptr<Storage> storage_;
 };
 
+/// Sends a command, without `$db`, as a driver of one kind does.
+using Sender = std::function<BsonDocument(const std::string& command)>;
+
 /// Logs in by SCRAM-SHA-256, with what the server answers at the end.
-BsonDocument LogIn(RawClient& c, const std::string& user, const std::string& password) {
+BsonDocument LogIn(const Sender& send, const std::string& user, const std::string& password) {
   ScramClient client{HashKind::kSha256, user, password};
-  const BsonDocument challenge = c.Command(
-      R"({"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": ")" + Base64Of(client.First()) +
-      R"(", "options": {"skipEmptyExchange": true}, "$db": "admin"})");
+  const BsonDocument challenge =
+      send(R"({"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": ")" +
+           Base64Of(client.First()) + R"(", "options": {"skipEmptyExchange": true}})");
   if (!IsOk(challenge)) return challenge;
   const std::string proof = client.Final(std::string(challenge.view()["payload"].BinaryData()));
-  return c.Command(R"({"saslContinue": 1, "conversationId": )" +
-                   std::to_string(challenge.view()["conversationId"].NumberAsInt64()) +
-                   R"(, "payload": ")" + Base64Of(proof) + R"(", "$db": "admin"})");
+  return send(R"({"saslContinue": 1, "conversationId": )" +
+              std::to_string(challenge.view()["conversationId"].NumberAsInt64()) +
+              R"(, "payload": ")" + Base64Of(proof) + R"("})");
+}
+BsonDocument LogIn(RawClient& c, const std::string& user, const std::string& password) {
+  return LogIn(
+      [&](std::string command) {
+        command.back() = ',';
+        return c.Command(command + R"( "$db": "admin"})");
+      },
+      user, password);
+}
+
+/// Sends a command as OP_QUERY on `db`.$cmd.
+BsonDocument ByOpQuery(RawClient& c, const std::string& db, const std::string& command) {
+  std::string m(16, '\0');
+  m.append(4, '\0').append(db + ".$cmd").push_back('\0');
+  m.append(4, '\0').append("\xff\xff\xff\xff", 4).append(ParseJson(command).value().bytes());
+  StoreLe<int32_t>(m.data(), static_cast<int32_t>(m.size()));
+  StoreLe<int32_t>(m.data() + 12, 2004);
+  c.Send(m);
+  BsonDocument r = c.Reply();
+  CHECK(c.header.opcode == 1);  // OP_REPLY
+  return r;
 }
 
 }  // namespace
@@ -112,6 +137,38 @@ TEST_CASE("The first user is made from this machine, once", "[access]") {
   CHECK(Code(nobody.Command(R"({"find": "c", "$db": "d"})")) == 13);
   CHECK(Code(nobody.Command(R"({"createUser": "x", "pwd": "p", "roles": [], "$db": "admin"})")) ==
         13);
+}
+
+TEST_CASE("A login may come as OP_QUERY", "[access]") {
+  ScratchDir dir;
+  GuardedServer server(dir.path());
+  RawClient c(server.port());
+  REQUIRE(
+      IsOk(c.Command(R"({"createUser": "root", "pwd": "p", "roles": ["root"], "$db": "admin"})")));
+  const Sender send = [&](const std::string& command) { return ByOpQuery(c, "admin", command); };
+  CHECK(IsOk(send(R"({"buildinfo": 1})")));
+  CHECK(Code(LogIn(send, "root", "q")) == 18);
+  CHECK(Code(c.Command(R"({"find": "c", "$db": "d"})")) == 13);
+  CHECK(Code(LogIn([&](const std::string& command) { return ByOpQuery(c, "other", command); },
+                   "root", "p")) == 18);  // a user of another database
+  const BsonDocument good = LogIn(send, "root", "p");
+  REQUIRE(IsOk(good));
+  CHECK(good.view()["done"].Truthy());
+  CHECK(IsOk(c.Command(R"({"find": "c", "$db": "d"})")));
+  // The others are as they were, whoever asks.
+  for (const char* command : {R"({"find": "c"})", R"({"saslStartX": 1})", R"({"logout": 1})",
+                              R"({"createUser": "x", "pwd": "p", "roles": []})"})
+    CHECK(Code(send(command)) == 352);
+  // A greeting with a login in it.
+  RawClient other(server.port());
+  ScramClient client{HashKind::kSha256, "root", "p"};
+  const BsonDocument hello = ByOpQuery(
+      other, "admin",
+      R"({"isMaster": 1, "speculativeAuthenticate": {"saslStart": 1, "mechanism": "SCRAM-SHA-256",
+          "db": "admin", "payload": ")" +
+          Base64Of(client.First()) + R"("}})");
+  REQUIRE(IsOk(hello));
+  CHECK(hello.view().FindPath("speculativeAuthenticate.conversationId").IsNumber());
 }
 
 TEST_CASE("Whatever changes users or roles raises the generation", "[access]") {

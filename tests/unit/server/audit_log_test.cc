@@ -406,7 +406,7 @@ TEST_CASE("Many addresses whose logins fail have few entries", "[audit]") {
         [](BsonBuilder&) {}, ErrorCode::kAuthenticationFailed);
   log.value()->Close();
   // It may have begun in one minute and ended in the next.
-  CHECK(Lines(path).size() <= 2 * (AuditLog::kMaxFailedAddresses + 1));
+  CHECK(Lines(path).size() <= 2 * (FailedLogins::kMaxClients + 1));
   const auto lines = Lines(path);
   CHECK(std::any_of(lines.begin(), lines.end(), [](const std::string& line) {
     return line.find("severalAddresses") != std::string::npos;

@@ -277,7 +277,7 @@ TEST_CASE("A bad configuration file is refused with the key at fault", "[config]
       {"net:\n  prot: 1\n", "did you mean 'net.port'"},
       {"storage:\n  dbpath: x\n", "did you mean 'storage.dbPath'"},
       {"security:\n  authorization: maybe\n", "one of 'enabled' or 'disabled'"},
-      {"replication:\n  oplogSizeMB: 5\n", "need --replSet"},
+      {"storage:\n  oplogMinRetentionHours: 5\n", "needs --replSet"},
       {"net: [1, 2\n", "YAML"},
       {"just text", "keys and values"},
       {"systemLog:\n  destination: syslog\n", "syslog"},
@@ -293,6 +293,59 @@ TEST_CASE("A bad configuration file is refused with the key at fault", "[config]
   CHECK_THAT(r.error().message, Catch::Matchers::Contains(c.message));
 }
 
+TEST_CASE("A file in the format before YAML sets flags", "[config]") {
+  TempFile f(
+      "# as mongo-orchestration writes it\n\nport=27051\r\n  dbpath = /srv/data  # here\n"
+      "setParameter = enableTestCommands=1\nsetParameter = logLevel=1\njournal=true\n"
+      "nojournal=false\nbind_ip=127.0.0.1,localhost\nverbose=vv\nreplSet=rs\noplogSize=500\n"
+      "networkMessageCompressors=zstd,noop\n");
+  auto r = Parse({"-f", f.path, "--oplogSize", "600"});
+  REQUIRE(r);
+  const ServerConfig& c = r.value().config;
+  CHECK(c.port == 27051);
+  CHECK(c.db_path == "/srv/data");
+  CHECK(c.bind_ips == std::vector<std::string>{"127.0.0.1", "localhost"});
+  CHECK(c.log.verbosity == 2);
+  CHECK(c.repl_set == "rs");
+  CHECK(c.oplog_size_mb == 600);
+  CHECK(c.compressors == std::vector<std::string>{"zstd"});
+  REQUIRE(c.parameters.size() == 2);
+  CHECK(c.parameters[1] == std::pair<std::string, std::string>{"logLevel", "1"});
+  CHECK(c.parsed.view().FindPath("net.port").NumberAsInt64() == 27051);
+  CHECK(c.parsed.view().FindPath("storage.dbPath").String() == "/srv/data");
+  CHECK(c.parsed.view().FindPath("setParameter.enableTestCommands").String() == "1");
+  CHECK(c.parsed.view().FindPath("systemLog.verbosity").NumberAsInt64() == 2);
+}
+
+TEST_CASE("A bad file in the format before YAML is refused with the flag at fault", "[config]") {
+  struct Case {
+    std::string text, message;
+  };
+  auto c = GENERATE(values<Case>({
+      {"prt=1\n", "unrecognised option 'prt'; did you mean 'port'?"},
+      {"port=1\nport=2\n", "Multiple occurrences of option \"--port\""},
+      {"port=many\n", "whole number"},
+      {"nojournal=true\n", "cannot be switched off"},
+      {"config=/x\n", "unrecognised option 'config'"},
+      {"port=1\nnonsense\n", "keys and values"},
+      {"po rt=1\n", "keys and values"},
+  }));
+  CAPTURE(c.text);
+  TempFile f(c.text);
+  auto r = Parse({"-f", f.path});
+  REQUIRE_FALSE(r);
+  CHECK_THAT(r.error().message, Catch::Matchers::Contains(c.message));
+}
+
+TEST_CASE("What test harnesses of MongoDB say is understood", "[config]") {
+  CHECK(Parse({"--storageEngine", "wiredTiger", "--bind_ip", "127.0.0.1", "--noauth"}));
+  CHECK(Parse({"--storageEngine", "rocksdb", "--noscripting"}));
+  CHECK(Parse({"--oplogSize", "500"}));  // of a standalone
+  auto other = Parse({"--storageEngine", "inMemory"});
+  REQUIRE_FALSE(other);
+  CHECK_THAT(other.error().message, Catch::Matchers::Contains("cannot be chosen"));
+}
+
 TEST_CASE("--help and --version print and do not run", "[config]") {
   auto help = Parse({"--help"});
   REQUIRE(help);
@@ -302,6 +355,7 @@ TEST_CASE("--help and --version print and do not run", "[config]") {
   auto version = Parse({"--version"});
   REQUIRE(version);
   CHECK_THAT(version.value().text, Catch::Matchers::Contains(std::string(kMayflyVersion)));
+  CHECK(version.value().text.starts_with("db version v8.0.0\n"));
 }
 
 TEST_CASE("Each flag has a variable", "[config]") {
@@ -369,4 +423,26 @@ TEST_CASE("Clients that do not count for the limit are named by address or socke
   CHECK(c.IsExempt("/tmp/mongodb-27017.sock", false));
   CHECK_FALSE(c.IsExempt("/tmp/other.sock", false));
   CHECK_FALSE(Parse({"--maxIncomingConnectionsOverride", "db.example"}));
+}
+
+TEST_CASE("Where members may come from is a list of addresses", "[config]") {
+  auto r = Parse({"--clusterIpSourceAllowlist", "10.1.0.0/16, ::1"});
+  REQUIRE(r);
+  const char* kPath = "security.clusterIpSourceAllowlist";
+  CHECK(r.value().config.parsed.view().FindPath(kPath).String() == "10.1.0.0/16, ::1");
+  r = Parse({"--clusterIpSourceAllowlist", "10.1.0.0/16", "--clusterIpSourceAllowlist", "::1"});
+  REQUIRE(r);
+  const BsonView parsed = r.value().config.parsed.view();
+  REQUIRE(parsed.FindPath(kPath).IsArray());
+  CHECK(parsed.FindPath(std::string(kPath) + ".1").String() == "::1");
+  for (const char* bad : {"", ",", "db.example", "10.0.0.0/33", "10.0.0.1;10.0.0.2"})
+    CHECK_FALSE(Parse({"--clusterIpSourceAllowlist", bad}));
+  // In a file, an empty list restricts nothing although somebody wrote it to restrict.
+  for (const char* empty : {"[]", "", "~", "\"\"", "[\"\"]", "[::ffff:10.0.0.0/8]"}) {
+    INFO(empty);
+    const TempFile file(std::string("security:\n  clusterIpSourceAllowlist: ") + empty + "\n");
+    CHECK_FALSE(Parse({"--config", file.path}));
+  }
+  const TempFile file("security:\n  clusterIpSourceAllowlist: [10.1.0.0/16]\n");
+  CHECK(Parse({"--config", file.path}));
 }

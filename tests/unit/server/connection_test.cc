@@ -137,7 +137,7 @@ TEST_CASE("A checksum is checked, and answered with one", "[server]") {
   CHECK((c.flags & kMsgChecksumPresent) != 0);
 }
 
-TEST_CASE("OP_QUERY is for the handshake only", "[server]") {
+TEST_CASE("OP_QUERY is for greetings and logins only", "[server]") {
   TestServer server;
   auto query = [](std::string_view ns, std::string_view json) {
     std::string m(16, '\0');

@@ -19,7 +19,11 @@ Result<int64_t> Set(FailPoints& points, std::string_view name, std::string_view 
 }
 
 struct TestCommandsServer : TestServer {
-  TestCommandsServer() { context().settings().enable_test_commands = true; }
+  /// `late`: the test starts it.
+  explicit TestCommandsServer(bool late = false) : TestServer([](ServerConfig&) {}, true) {
+    context().settings().enable_test_commands = true;
+    if (!late) server().Start();
+  }
 };
 
 }  // namespace
@@ -76,7 +80,7 @@ TEST_CASE("maxTimeAlwaysTimeOut ends what has a time limit, maxTimeNeverTimeOut 
 }
 
 TEST_CASE("The time limit of a find holds for its getMores too", "[failpoint]") {
-  TestCommandsServer server;
+  TestCommandsServer server(true);
   mayfly::testing::ScratchDir dir;
   StorageOptions o;
   o.engine = MakeRocksEngine();
@@ -84,6 +88,7 @@ TEST_CASE("The time limit of a find holds for its getMores too", "[failpoint]") 
   o.clock = &server.clock();
   std::unique_ptr<Storage> storage = Storage::Open(std::move(o)).value();
   server.context().set_storage(storage.get());
+  server.server().Start();  // its threads look at the storage
   {
     RawClient c(server.port());
     REQUIRE(IsOk(c.Command(R"({"insert": "c", "documents": [{"_id": 1}, {"_id": 2}, {"_id": 3}],

@@ -1,13 +1,56 @@
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
 
 #include "server/http/activity_history.h"
+#include "server/http/http_login.h"
 #include "server/http/page_files.h"
 #include "server/http/request_origin.h"
+#include "tests/unit/scratch_dir.h"
 
 namespace mayfly {
 namespace {
 
 using boost::asio::ip::make_address;
+
+TEST_CASE("a file with a scraper's token holds a token of RFC 6750", "[http]") {
+  mayfly::testing::ScratchDir dir;
+  std::filesystem::create_directories(dir.path());
+  const std::string path = dir.path() + "/token";
+  const auto read = [&](std::string_view text) {
+    std::ofstream(path, std::ios::binary) << text;
+    return ReadTokenFile(path);
+  };
+  const auto refused = [&](std::string_view text, std::string_view says) {
+    const auto got = read(text);
+    CAPTURE(text);
+    REQUIRE(!got);
+    CHECK(got.error().code == ErrorCode::kBadValue);
+    CHECK(got.error().message.find(says) != std::string::npos);
+    CHECK(got.error().message.find(path) == 0);
+    // What is refused is not shown.
+    if (text.size() > 10) CHECK(got.error().message.find(text) == std::string::npos);
+  };
+  const std::string all = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~+/==";
+  CHECK(read(all).value() == all);
+  // The end of its line is none of it, in any system's way.
+  CHECK(read("0123456789abcdef\n").value() == "0123456789abcdef");
+  CHECK(read("0123456789abcdef\r\n\n").value() == "0123456789abcdef");
+  CHECK(read(std::string(4096, 'x')).value().size() == 4096);
+  refused("0123456789abcde", "at least 16 characters");
+  refused("0123456789abcde\n", "at least 16 characters");
+  refused("", "is empty");
+  refused("\n", "is empty");
+  for (const std::string_view bad : {" ", "\t", "\n", "\"", ",", "%", "\xc3\xa4"})
+    refused("01234567" + std::string(bad) + "89abcdef", "only letters, digits");
+  refused(std::string_view("0123456789abcdef\0", 17), "only letters, digits");
+  refused("0123456789abcdef ", "only letters, digits");
+  refused(std::string(4097, 'x'), "larger than 4 KiB");
+  std::filesystem::remove(path);
+  const auto none = ReadTokenFile(path);
+  REQUIRE(!none);
+  CHECK(none.error().code == ErrorCode::kFileNotOpen);
+}
 
 TEST_CASE("quantiles are read off buckets by powers of two", "[http]") {
   std::array<int64_t, LatencyHistogram::kBuckets> b{};

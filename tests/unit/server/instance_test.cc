@@ -160,6 +160,48 @@ TEST_CASE("Two servers in one process share nothing", "[instance]") {
   CHECK(b.asked() == -1);
 }
 
+TEST_CASE("A hold sends no reads of other collections to workers", "[instance][expiry]") {
+  ScratchDir dir;
+  // No read is long here, however busy the machine.
+  InProcess server(dir.path(), {"--setParameter", "shortReadSliceMicros=100000"});
+  REQUIRE_FALSE(server->Start());
+  RawClient client(server->port());
+  auto run = [&](const std::string& fields) {
+    CAPTURE(fields);
+    CHECK(IsOk(client.Command("{" + fields + R"(, "$db": "d"})")));
+  };
+  auto on_workers = [&] {
+    const BsonDocument status = client.Command(R"({"serverStatus": 1, "$db": "admin"})");
+    const BsonValue n = status.view().FindPath("metrics.operation.readsOnWorkers");
+    REQUIRE(n.IsNumber());
+    return n.NumberAsInt64();
+  };
+  for (const char* name : {"held", "expiring", "plain"}) {
+    const std::string c = name;
+    if (c != "plain")
+      run(R"("createIndexes": ")" + c +
+          R"(", "indexes": [{"key": {"at": 1}, "name": "at_1", "expireAfterSeconds": 0}])");
+    run(R"("createIndexes": ")" + c + R"(", "indexes": [{"key": {"a": 1}, "name": "a_1"}])");
+    run(R"("insert": ")" + c +
+        R"(", "documents": [{"_id": 1, "a": 1, "at": {"$date": "2999-01-01T00:00:00Z"}}])");
+  }
+  run(R"("ttlHold": "held", "filter": {"_id": 1})");
+  auto read = [&](const std::string& c) {
+    run(R"("find": ")" + c + R"(", "filter": {"_id": 1})");
+    run(R"("find": ")" + c + R"(", "filter": {"a": 1})");
+    run(R"("count": ")" + c + R"(", "query": {"a": 1})");
+    run(R"("distinct": ")" + c + R"(", "key": "a", "query": {"a": 1})");
+    run(R"("aggregate": ")" + c + R"(", "pipeline": [{"$match": {"a": 1}}], "cursor": {})");
+  };
+  const int64_t before = on_workers();
+  read("plain");
+  read("expiring");
+  CHECK(on_workers() == before);
+  // A hold's filter may be any, and here it may have to be asked.
+  read("held");
+  CHECK(on_workers() == before + 5);
+}
+
 TEST_CASE("A start that fails leaves the directory and the address to the next one", "[instance]") {
   ScratchDir dir, busy_dir;
   InProcess busy(busy_dir.path());

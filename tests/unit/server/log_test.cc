@@ -1,5 +1,6 @@
 #include "server/base/log.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -164,4 +165,29 @@ TEST_CASE("redactClientLogData holds for the file and for getLog's lines", "[log
   CHECK(lines[0].find("\"document\":\"###\"") != std::string::npos);
   log.value()->Info(LogComponent::kCommand, 1, "it", attr);
   CHECK(log.value()->RecentLines(&total)[1].find("canary") != std::string::npos);
+}
+
+TEST_CASE("Only files are renamed when a log is rotated: no devices, pipes and links", "[log]") {
+  ScratchDir dir;
+  namespace fs = std::filesystem;
+  const fs::path pipe = dir.path / "pipe", link = dir.path / "link", file = dir.path / "file";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(RenameLogTo(pipe.string(), kTime).value().empty());
+  CHECK(fs::is_fifo(pipe));
+  const fs::path to_pipe = dir.path / "to_pipe", nowhere = dir.path / "nowhere";
+  fs::create_symlink(pipe, to_pipe);
+  fs::create_symlink(dir.path / "none", nowhere);
+  for (const fs::path& stays : {to_pipe, nowhere, dir.path / "none", dir.path}) {
+    CHECK(RenameLogTo(stays.string(), kTime).value().empty());
+  }
+  CHECK(fs::is_symlink(to_pipe));
+  CHECK(fs::is_symlink(nowhere));
+  // As /dev/stdout is one: what it leads to is renamed.
+  std::ofstream(file) << "a line";
+  fs::create_symlink(file, link);
+  const std::string renamed = RenameLogTo(link.string(), kTime).value();
+  CHECK(renamed == fs::canonical(dir.path).string() + "/file.2023-11-14T22-13-20");
+  CHECK(Read(renamed) == "a line");
+  CHECK(fs::is_symlink(link));
+  CHECK_FALSE(fs::exists(file));
 }

@@ -1,5 +1,6 @@
 #include <ifaddrs.h>
 
+#include <latch>
 #include <thread>
 
 #include "server/base/io_watchdog.h"
@@ -262,6 +263,42 @@ TEST_CASE("When there are too many handshakes the oldest goes", "[server]") {
     all.Enter(two, 3, [&gone] { gone.push_back(6); });
     CHECK(gone == std::vector<int>{0, 1, 3});
   }
+  all.Join();
+}
+
+// A crowd that never answers was computed in the order of its arrival, also whom the limits had
+// ended meanwhile: an honest client waited behind it until its own time was over.
+TEST_CASE("The newest handshake and the oldest take turns, and none that has ended", "[server]") {
+  Handshakes all;
+  const unsigned threads = std::max(1U, std::thread::hardware_concurrency() / 2);
+  std::latch held(threads), first(1), others(1);
+  std::vector<std::unique_ptr<Handshakes::Place>> places;
+  const auto compute = [&](std::function<void()> work) {
+    places.push_back(std::make_unique<Handshakes::Place>());
+    all.Enter(*places.back(), 1000, [] {});
+    places.back()->Compute(std::move(work));
+  };
+  for (unsigned i = 0; i < threads; ++i)
+    compute([&, i] {
+      held.count_down();
+      (i == 0 ? first : others).wait();
+    });
+  held.wait();
+  CHECK_FALSE(places[0]->TakeBack());  // it runs
+  std::vector<int> order;              // of the one thread that goes on
+  std::latch done(1);
+  for (int i = 0; i < 5; ++i)
+    compute([&, i] {
+      order.push_back(i);
+      if (i == 2) done.count_down();
+    });
+  CHECK(places[threads + 1]->TakeBack());
+  CHECK_FALSE(places[threads + 1]->TakeBack());
+  places[threads + 3]->Leave();
+  first.count_down();
+  done.wait();
+  CHECK(order == std::vector<int>{0, 4, 2});  // its first was the newest
+  others.count_down();
   all.Join();
 }
 

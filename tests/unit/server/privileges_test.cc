@@ -17,10 +17,12 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/authorization.h"
 #include "server/dispatch/redacted_command.h"
+#include "tests/unit/server/allocations.h"
 
 namespace {
 thread_local size_t allocations = 0;
 }
+size_t mayfly::test::Allocations() { return allocations; }
 
 [[gnu::noinline]] void* operator new(size_t n) {
   ++allocations;
@@ -124,6 +126,12 @@ bool IsSystem(const std::string& db, const std::string& c) {
 /// As the manual's page "Resource Document" says it.
 bool Covers(const Resource& granted, const Resource& asked) {
   if (granted.kind == Resource::Kind::kAny) return true;
+  if (granted.kind == Resource::Kind::kBuckets && asked.kind == Resource::Kind::kCollection) {
+    const std::string buckets = "system.buckets.";
+    if (asked.collection.rfind(buckets, 0) != 0) return false;
+    return (granted.db.empty() || granted.db == asked.db) &&
+           (granted.collection.empty() || buckets + granted.collection == asked.collection);
+  }
   if (granted.kind != asked.kind) return false;
   if (granted.kind == Resource::Kind::kCluster) return true;
   if (granted.kind != Resource::Kind::kCollection) return false;
@@ -331,15 +339,35 @@ TEST_CASE("Nobody reads a foreign collection through a pipeline", "[privileges]"
   CHECK_FALSE(allowed(
       R"({"$lookup": {"as": "x", "pipeline": [{"$lookup": {"as": "x", "from": "d", "pipeline": []}}], "from": "c"}})"));
   // Figures and controls of a collection that may only be read.
-  for (const char* stage :
-       {"$collStats", "$indexStats", "$planCacheStats", "$ttlForecast", "$tombstones",
-        "$changeStream", "$listSessions", "$listLocalSessions"}) {
+  for (const char* stage : {"$collStats", "$indexStats", "$planCacheStats", "$ttlForecast",
+                            "$tombstones", "$changeStream"}) {
     INFO(stage);
     CHECK_FALSE(allowed("{\"" + std::string(stage) + "\": {}}"));
     CHECK_FALSE(allowed("{\"$unionWith\": {\"coll\": \"c\", \"pipeline\": [{\"" +
                         std::string(stage) + "\": {}}]}}"));
     CHECK_FALSE(allowed("{\"$lookup\": {\"as\": \"x\", \"pipeline\": [{\"" + std::string(stage) +
                         "\": {}}]}}"));
+  }
+  // Sessions: one's own, and nobody else's however that is said.
+  for (const std::string stage : {"$listSessions", "$listLocalSessions"}) {
+    INFO(stage);
+    const auto of = [&](std::string_view spec) {
+      return allowed("{\"" + stage + "\": " + std::string(spec) + "}");
+    };
+    CHECK(of("{}"));
+    CHECK(of(R"({"users": [{"user": "me", "db": "shop"}]})"));
+    CHECK(of(R"({"allUsers": false})"));
+    for (const char* others :
+         {R"({"allUsers": true})", R"({"allUsers": 1})", R"({"allUsers": false, "allUsers": true})",
+          R"({"users": [{"user": "me", "db": "other"}]})", R"({"users": ["me"]})",
+          R"({"users": [{"user": "me", "db": "shop"}, {"user": "x", "db": "shop"}]})",
+          R"({"users": [{"user": "me", "db": "shop"}], "users": [{"user": "x", "db": "shop"}]})",
+          R"({"users": [1]})"}) {
+      INFO(others);
+      CHECK_FALSE(of(others));
+      CHECK_FALSE(allowed("{\"$unionWith\": {\"coll\": \"c\", \"pipeline\": [{\"" + stage +
+                          "\": " + others + "}]}}"));
+    }
   }
   // Writes.
   CHECK_FALSE(allowed(R"({"$out": "c"})"));
@@ -438,6 +466,9 @@ TEST_CASE("An archive takes the place of what is there", "[privileges]") {
   CHECK_FALSE(Allowed(create, "shop", privileges));
   privileges.push_back({Resource::Collection("other", "old"), {Action::update}});
   CHECK(Allowed(create, "shop", privileges));
+  // And it shows what goes there.
+  privileges[0].actions = {Action::createCollection, Action::insert};
+  CHECK_FALSE(Allowed(create, "shop", privileges));
 }
 
 TEST_CASE("A bulkWrite is judged by all of its ops", "[privileges]") {
@@ -553,11 +584,35 @@ TEST_CASE("currentOp's own operations are a wish that must be clear", "[privileg
   CHECK_FALSE(Allowed(R"({"currentOp": 1, "$ownOps": false, "$ownOps": true})", "admin", {}));
 }
 
+TEST_CASE("A command is about one database, also one within another", "[privileges]") {
+  // What was allowed in one was once done in the other (explain, applyOps).
+  const auto code = [](const char* json, std::string_view db) {
+    const BsonDocument body = ParseJson(json).value();
+    CommandRequest request;
+    request.db = db;
+    const Result<void> parsed = ParseCommandFields(body, &request);
+    return parsed ? ErrorCode::kOk : parsed.error().code;
+  };
+  CHECK(code(R"({"find": "c", "$db": "shop", "$db": "other"})", "") ==
+        ErrorCode::kInvalidNamespace);
+  CHECK(code(R"({"find": "c", "$db": "other"})", "shop") == ErrorCode::kInvalidNamespace);
+  CHECK(code(R"({"find": "c", "$db": "shop", "$db": "shop"})", "shop") == ErrorCode::kOk);
+  std::vector<Privilege> own = On("shop", "", {Action::dropCollection, Action::dropDatabase});
+  own.push_back({Resource::Cluster(), {Action::applyOps}});
+  CHECK(Allowed(R"({"applyOps": [{"op": "c", "ns": "shop.$cmd", "o": {"drop": "c"}}]})", "admin",
+                own));
+  CHECK_FALSE(Allowed(
+      R"({"applyOps": [{"op": "c", "ns": "shop.$cmd", "o": {"drop": "c", "$db": "other"}}]})",
+      "admin", own));
+}
+
 TEST_CASE("A refusal shows the command without its secrets", "[privileges]") {
   const std::string canary = "canary-4711";
   for (const std::string& json :
        {R"({"createUser": "x", "pwd": ")" + canary + R"(", "roles": []})",
         R"({"updateUser": "x", "pwd": {"a": ")" + canary + R"("}})",
+        R"({"createUser": "x", "password": ")" + canary + R"(", "roles": []})",
+        R"({"setParameter": 1, "tlsClusterPassword": ")" + canary + R"("})",
         R"({"explain": {"createUser": "x", "pwd": ")" + canary + R"("}})"}) {
     const BsonDocument command = ParseJson(json).value();
     const Result<void> refused = Ask(command, "shop", {});
@@ -573,10 +628,78 @@ TEST_CASE("A refusal shows the command without its secrets", "[privileges]") {
         R"({"saslContinue": 1, "conversationId": 1, "payload": "canary-4711"})",
         R"({"hello": 1, "speculativeAuthenticate": {"saslStart": 1, "payload": "canary-4711"}})"}) {
     const BsonDocument command = ParseJson(json).value();
-    CHECK(HoldsSecrets(command.view().First().name));
     CHECK(ShortCommandText(command).find(canary) == std::string::npos);
     CHECK(ToRelaxedJson(RedactedCommand(command)).find(canary) == std::string::npos);
   }
+  // Credentials and passwords at any depth, in commands that do not take any, and all of whatever
+  // names the collections of users.
+  for (const char* json :
+       {R"({"createUser": {"user": "x", "pwd": "canary-4711"}})",
+        R"({"rotateCertificates": 1, "password": "canary-4711"})",
+        R"({"applyOps": [{"op": "c", "o": {"createUser": "x", "pwd": "canary-4711"}}]})",
+        R"({"applyOps": [{"op": "i", "ns": "admin.system.users", "o": {"a": "canary-4711"}}]})",
+        R"({"applyOps": [{"op": "i", "ns": "a.b", "o": {"credentials": {"a": "canary-4711"}}}]})",
+        R"({"insert": "system.users", "documents": [{"a": ["canary-4711"]}], "$db": "admin"})",
+        R"({"insert": "tempusers", "documents": [{"a": "canary-4711"}], "$db": "admin"})",
+        R"({"find": "c", "filter": {"$or": [{"credentials.S.storedKey": "canary-4711"}]}})",
+        R"({"update": "c", "updates": [{"q": {}, "u": {"$set": {"x.salt": "canary-4711"}}}]})",
+        R"({"bulkWrite": 1, "ops": [{"insert": 0, "document": {"a": "canary-4711"}}],
+            "nsInfo": [{"ns": "admin.system.users"}]})",
+        R"({"aggregate": "c", "pipeline": [{"$match": {"a": "canary-4711"}},
+            {"$merge": {"into": {"db": "admin", "coll": "system.users"}}}]})",
+        R"({"explain": {"find": "system.users", "filter": {"a": "canary-4711"}}})",
+        // The collection for restored users, from another database.
+        R"({"aggregate": "c", "pipeline": [{"$match": {"a": "canary-4711"}},
+            {"$merge": {"into": {"db": "admin", "coll": "tempusers"}}}], "$db": "shop"})",
+        R"({"aggregate": "c", "pipeline": [{"$match": {"a": "canary-4711"}},
+            {"$out": {"coll": "tempusers", "db": "admin"}}], "$db": "shop"})",
+        // A password under a wrong name.
+        R"({"createUser": "x", "pass": "canary-4711", "roles": []})",
+        R"({"createUser": "x", "secret": "canary-4711", "roles": []})",
+        R"({"createUser": {"user": "x", "secret": "canary-4711"}})",
+        R"({"updateUser": "x", "PASS": ["canary-4711"]})",
+        R"({"updateUser": "x", "customData": {"passphrase": "canary-4711"}})",
+        R"({"explain": {"updateUser": "x", "new": "canary-4711"}})",
+        R"({"applyOps": [{"op": "c", "o": {"createUser": "x", "secret": "canary-4711"}}]})",
+        R"({"rotateCertificates": 1, "secret": "canary-4711"})",
+        R"({"rotateCertificates": {"secret": "canary-4711"}})",
+        R"({"createuser": "x", "pass": "canary-4711", "roles": []})",
+        R"({"saslStart": 1, "mechanism": "canary-4711", "payload": "a"})",
+        R"({"saslStart": "canary-4711", "options": {"a": "canary-4711"}})",
+        R"({"authenticate": 1, "mechanism": "canary-4711", "user": "a"})",
+        R"({"hello": 1, "speculativeAuthenticate": "canary-4711"})",
+        R"({"hello": 1, "speculativeAuthenticate": {"db": "a", "payload": "canary-4711"}})"}) {
+    INFO(json);
+    const BsonDocument command = ParseJson(json).value();
+    CHECK(ShortCommandText(command).find(canary) == std::string::npos);
+    CHECK(ToRelaxedJson(RedactedCommand(command)).find(canary) == std::string::npos);
+  }
+  // Everything else is shown as it is.
+  for (const char* json :
+       {R"({"find":"c","filter":{"a":{"$gt":[1,{"b":"x"}]}},"sort":{"password":1},"$db":"a"})",
+        R"({"find":"tempusers","filter":{"a":"b"},"$db":"shop"})",
+        R"({"aggregate":"c","pipeline":[{"$out":{"db":"shop","coll":"tempusers"}}],"$db":"a"})",
+        R"({"createUser":"x","roles":[{"role":"read","db":"a"}],"customData":{"a":"b","key":"v"},)"
+        R"("mechanisms":["SCRAM-SHA-256"],"writeConcern":{"w":1},"comment":"c","$db":"a"})",
+        R"({"find":"c","filter":{"passengers":{"a":"b"},"bypass":"c"},"$db":"a"})",
+        R"({"createRole":"r","privileges":[{"resource":{"db":"admin","collection":"system.users"},)"
+        R"("actions":["find"]}],"roles":[]})",
+        R"({"update":"c","updates":[{"q":{"_id":1},"u":{"$set":{"key":"v","payload":"w"}}}]})"}) {
+    INFO(json);
+    CHECK(ToRelaxedJson(RedactedCommand(ParseJson(json).value())) ==
+          ToRelaxedJson(ParseJson(json).value()));
+  }
+  // Behind much else, and in the sequences of a message.
+  const BsonDocument late = BuildBson([](BsonBuilder& b) {
+    b.Append("bulkWrite", 1).Append("x", std::string(400'000, 'x')).Append("y", "canary-4711");
+    b.OpenArray("nsInfo").OpenDocument().Append("ns", "admin.system.users");
+  });
+  CHECK(ShownCommand(late).of_users());
+  const BsonDocument info = ParseJson(R"({"ns": "admin.system.users"})").value();
+  const BsonDocument plain = ParseJson(R"({"bulkWrite": 1})").value();
+  const std::vector<OpMsg::Sequence> sequences = {{"nsInfo", {info.view()}}};
+  CHECK_FALSE(ShownCommand(plain).of_users());
+  CHECK(ShownCommand(plain, &sequences).of_users());
   // Long ones are cut.
   const BsonDocument big = BuildBson([](BsonBuilder& b) {
     b.Append("insert", "c").Append("x", std::string(100'000, 'x'));

@@ -2,6 +2,7 @@
 
 #include "protocol/extended_json.h"
 #include "server/base/session_registry.h"
+#include "server/base/top.h"
 #include "server/dispatch/cursor_manager.h"
 #include "server/dispatch/operation_registry.h"
 #include "server/dispatch/parameters.h"
@@ -71,6 +72,32 @@ TEST_CASE("Killing a cursor closes it, or interrupts the getMore that has it", "
   CHECK(op.kill_code == static_cast<int>(ErrorCode::kCursorKilled));
   CHECK_FALSE(cursors.CheckIn(std::move(c).value()));
   CHECK(cursors.totals().open == 0);
+}
+
+TEST_CASE("Idle cursors are shown without a lock: others are opened and closed meanwhile",
+          "[cursor]") {
+  SystemClock clock;
+  CursorManager cursors(clock);
+  Operation op(clock);
+  std::vector<int64_t> open;
+  for (int i = 0; i < 200; ++i) open.push_back(cursors.Register(MakeCursor(2)).value());
+  // One that a getMore has is not idle.
+  auto busy = cursors.CheckOut(open.back(), "d", "c", {}, {}, op);
+  REQUIRE(busy);
+  size_t shown = 0;
+  cursors.ForEachIdle(std::nullopt, [&](const IdleCursor& c) {
+    ++shown;
+    CHECK(c.ns == "d.c");
+    CHECK(c.id != open.back());
+    if (shown > 1) return;
+    // In every part of the manager, that of this cursor included.
+    for (int i = 0; i < 200; ++i) cursors.Register(MakeCursor(1)).value();
+    for (size_t i = 0; i + 1 < open.size(); ++i)
+      if (open[i] != c.id) cursors.Kill(open[i], {}, {});
+  });
+  CHECK(shown >= 1);
+  CHECK(shown <= 201);  // what was closed is not shown, what was opened may be
+  cursors.Discard(std::move(busy).value());
 }
 
 TEST_CASE("Idle cursors close by the clock; those of sessions and noCursorTimeout do not",
@@ -394,4 +421,25 @@ TEST_CASE("Parameters keep to their types and ranges, and answer what they were"
   } else {
     CHECK(BsonView(bytes.data()).Has("was"));
   }
+}
+
+TEST_CASE("What is no name of a namespace is counted with others, not kept", "[top]") {
+  Top top;
+  Top::Entry* const others = top.Find(std::string(15 << 20, 'x'));
+  CHECK(top.Find("d." + std::string(Top::kMaxNameBytes - 1, 'x')) == others);
+  CHECK(top.Find(std::string("d.a\0b", 5)) == others);
+  CHECK(top.Find("d.\xFF") == others);
+  CHECK(top.Peek(Top::kOthers) == others);
+  CHECK(top.Find("d." + std::string(Top::kMaxNameBytes - 2, 'x')) != others);
+}
+
+TEST_CASE("All that top keeps has room in a reply", "[top]") {
+  Top top;
+  for (size_t i = 0; i < Top::kMaxNamespaces + 10; ++i) {
+    std::string ns = "d." + std::to_string(i);
+    ns.resize(Top::kMaxNameBytes, 'x');
+    top.Find(ns);
+  }
+  const BsonDocument totals = BuildBson([&](BsonBuilder& b) { top.Append(b); });
+  CHECK(totals.view().size() < static_cast<uint32_t>(kMaxBsonUserSize));
 }

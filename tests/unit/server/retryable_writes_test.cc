@@ -18,7 +18,7 @@ constexpr char kSession[] = R"("lsid": {"id": {"$uuid": "11111111-2222-4333-8444
 /// that can be started again on the same directory.
 class RetryServer {
  public:
-  explicit RetryServer(const std::string& path) {
+  explicit RetryServer(const std::string& path) : server_([](ServerConfig&) {}, true) {
     StorageOptions o;
     o.engine = MakeRocksEngine();
     o.path = path;
@@ -27,6 +27,7 @@ class RetryServer {
     server_.context().set_storage(storage_.get());
     server_.context().set_transaction_numbers(true);
     server_.context().settings().enable_test_commands = true;
+    server_.server().Start();  // its threads look at the storage
     client_ = std::make_unique<RawClient>(server_.port());
   }
   ~RetryServer() {

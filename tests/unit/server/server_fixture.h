@@ -7,6 +7,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
@@ -24,14 +25,15 @@
 
 namespace mayfly::test {
 
-/// Waits for a condition that another thread brings about; fails after ten seconds.
+/// Waits for a condition that another thread brings about; fails after a minute. It polls, because
+/// conditions are counters and states of a server, which wakes nobody when they change.
 template <class F>
 void Eventually(F&& f) {
-  for (int i = 0; i < 10'000; ++i) {
-    if (f()) return;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!f()) {
+    if (std::chrono::steady_clock::now() > end) FAIL("did not come about");
     ::usleep(1000);  // sleeps: polls until a deadline
   }
-  FAIL("did not come about");
 }
 
 /// A server without storage on a free port of the loopback address, with two commands of its own:
@@ -122,7 +124,7 @@ class RawClient {
  public:
   explicit RawClient(int port, const std::string& address = "127.0.0.1") {
     fd_ = ::socket(AF_INET, SOCK_STREAM, 0);
-    timeval limit{10, 0};
+    timeval limit{60, 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     sockaddr_in a{};
     a.sin_family = AF_INET;

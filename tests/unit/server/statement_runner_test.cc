@@ -18,13 +18,14 @@ BsonDocument Doc(std::string_view json) { return ParseJson(json).value(); }
 /// A server with storage, and write commands on d.c of which each is given the same longer unit.
 class LongUnit {
  public:
-  LongUnit() {
+  LongUnit() : server_([](ServerConfig&) {}, true) {
     StorageOptions o;
     o.engine = MakeRocksEngine();
     o.path = dir_.path();
     o.clock = &server_.clock();
     storage_ = Storage::Open(std::move(o)).value();
     server_.context().set_storage(storage_.get());
+    server_.server().Start();  // its threads look at the storage
     op_.emplace(server_.clock());
     coll_ = storage_->catalog().GetOrCreate(*op_, "d", "c").value();
   }

@@ -1,0 +1,273 @@
+#include "server/execution/series_definition.h"
+
+#include "protocol/extended_json.h"
+#include "protocol/system_names.h"
+#include "query/pipeline/bucket_filter.h"
+#include "server/dispatch/arg_reader.h"
+#include "storage/catalog/expire_reads.h"
+#include "timeseries/bucket_span.h"
+
+namespace mayfly {
+namespace {
+
+Error NoBucketIndex(std::string why) { return {ErrorCode::kCannotCreateIndex, std::move(why)}; }
+
+/// The rule for a TTL index of a time series: it shortens the life of what its filter finds.
+Result<void> CheckSeriesTtlIndex(const SeriesOptions& series, BsonView spec) {
+  const BsonView key = spec["key"].Document();
+  if (key.Count() != 1 || key.First().name != series.time_field || !key.First().value.IsNumber())
+    return Error{ErrorCode::kInvalidOptions,
+                 "TTL indexes of a time-series collection are on its timeField '" +
+                     series.time_field + "' alone"};
+  if (series.meta_field.empty() || !spec["partialFilterExpression"].IsDocument())
+    return Error{ErrorCode::kInvalidOptions,
+                 "TTL indexes of a time-series collection need a partialFilterExpression on its "
+                 "metaField: for all points set expireAfterSeconds of the collection"};
+  return Ok();
+}
+
+}  // namespace
+
+SpanOptions TakeSpanOptions(ArgReader& in) {
+  SpanOptions span;
+  if (const auto granularity = in.OptString("granularity"))
+    span.granularity = std::string(*granularity);
+  span.max_span_seconds = in.OptInt64("bucketMaxSpanSeconds");
+  span.rounding_seconds = in.OptInt64("bucketRoundingSeconds");
+  return span;
+}
+
+Result<SeriesOptions> ParseSeriesOptions(BsonView given, std::string_view where) {
+  ArgReader in(where, given);
+  SeriesOptions s;
+  s.time_field = in.String("timeField");
+  const std::optional<std::string_view> meta = in.OptString("metaField");
+  SpanOptions span = TakeSpanOptions(in);
+  MAYFLY_TRY(in.Finish());
+  if (meta) s.meta_field = *meta;
+  MAYFLY_TRY(CheckSeriesFields(s.time_field, meta ? &s.meta_field : nullptr));
+  // As listCollections shows it beside a granularity, and tools that restore send it back.
+  if (span.granularity && span.max_span_seconds && !span.rounding_seconds) {
+    MAYFLY_TRY(const BucketSpan own, SpanOfGranularity(*span.granularity));
+    if (own.max_span_seconds == *span.max_span_seconds) span.max_span_seconds.reset();
+  }
+  MAYFLY_TRY(const SeriesSpan made, SpanForCreate(span));
+  s.granularity = made.granularity;
+  s.max_span_seconds = made.span.max_span_seconds;
+  s.rounding_seconds = made.span.rounding_seconds;
+  return s;
+}
+
+CollectionInfoPtr BucketsOf(Catalog& catalog, const CollectionInfo& series) {
+  CollectionInfoPtr buckets = catalog.Find(series.db, series.view_on);
+  return buckets && buckets->is_buckets() ? buckets : nullptr;
+}
+
+std::optional<Instant> HiddenPoints::Of(BsonView bucket) const {
+  std::optional<Instant> out = through;
+  for (const OfIndex& i : by_index)
+    if ((!out || *out < i.through) && i.index->filter->Matches(bucket)) out = i.through;
+  return out;
+}
+
+HiddenPoints HiddenPointsOf(const ExpiryPolicy& policy, const CollectionInfo& buckets,
+                            Instant now) {
+  HiddenPoints out;
+  if (!buckets.HasTtlRules() || !policy.monitor_enabled.load(std::memory_order_relaxed) ||
+      policy.suspended.load(std::memory_order_relaxed) || buckets.ExpirySuspended() ||
+      policy.HasHolds(buckets))
+    return out;
+  const bool by_default = policy.index_reads_exact_default.load(std::memory_order_relaxed);
+  if (buckets.expire_after_seconds && HidesDue(ExpireReadsOf(buckets), by_default) &&
+      policy.RuleActive(buckets, nullptr))
+    out.through = Instant{SaturatingDeadline(now.millis, -*buckets.expire_after_seconds)};
+  for (const IndexInfoPtr& i : buckets.indexes)
+    if (i->expire_after_seconds && i->filter && i->state == IndexState::kReady &&
+        HidesDue(i->expire_reads, by_default) && policy.RuleActive(buckets, i.get()))
+      out.by_index.push_back(  // bounded: by the indexes of a collection
+          {i.get(), Instant{SaturatingDeadline(now.millis, -*i->expire_after_seconds)}});
+  return out;
+}
+
+BsonDocument SeriesReadPipeline(Catalog& catalog, const ExpiryPolicy& policy,
+                                const CollectionInfo& series, Instant now, bool include_expired) {
+  const CollectionInfoPtr buckets = BucketsOf(catalog, series);
+  std::string bytes;
+  BsonArrayBuilder stages(bytes);
+  BsonBuilder stage = stages.OpenDocument();
+  BsonBuilder spec = stage.OpenDocument("$_internalUnpackBucket");
+  spec.Append("timeField", series.series->time_field);
+  if (!series.series->meta_field.empty()) spec.Append("metaField", series.series->meta_field);
+  if (buckets) {
+    spec.Append("bucketMaxSpanSeconds", buckets->series->max_span_seconds);
+    if (buckets->series->suspended) spec.Append("usesExtendedRange", true);
+    const HiddenPoints hidden =
+        include_expired ? HiddenPoints() : HiddenPointsOf(policy, *buckets, now);
+    if (hidden.through) spec.Append("hideThrough", *hidden.through);
+    if (!hidden.by_index.empty()) {
+      BsonArrayBuilder list = spec.OpenArray("hideOf");
+      for (const HiddenPoints::OfIndex& i : hidden.by_index)
+        list.OpenDocument().Append("filter", i.index->partial_filter).Append("through", i.through);
+    }
+  }
+  spec.Done();
+  stage.Done();
+  stages.Done();
+  return BsonDocument(std::move(bytes));
+}
+
+std::optional<std::string> BucketMetaPath(const SeriesOptions& series, std::string_view path) {
+  return MovedPath(series.meta_field, "meta", path);
+}
+
+std::optional<BsonDocument> BucketMetaFilter(const SeriesOptions& series, BsonView filter) {
+  std::string bytes;
+  BsonBuilder b(bytes);
+  if (!AppendMovedFilter(series.meta_field, "meta", filter, b)) return std::nullopt;
+  b.Done();
+  return BsonDocument(std::move(bytes));
+}
+
+Result<BsonDocument> BucketIndexKey(const SeriesOptions& series, BsonView key) {
+  std::string bytes;
+  BsonBuilder b(bytes);
+  for (const BsonElement& e : key) {
+    if (std::optional<std::string> meta = BucketMetaPath(series, e.name)) {
+      b.Append(*meta, e.value);
+      continue;
+    }
+    if (!e.value.IsNumber())
+      return NoBucketIndex("an index of a time-series collection on '" + std::string(e.name) +
+                           "' must be ascending or descending: only the metaField may have "
+                           "another kind");
+    const std::string path(e.name);
+    if (path == "_id" || path.starts_with("_id."))
+      return NoBucketIndex(
+          "time-series collections have no index on _id: values of _id need not "
+          "be unique, and points are found by their time");
+    const bool descending = e.value.NumberAsDouble() < 0;
+    const std::string least = "control.min." + path, greatest = "control.max." + path;
+    if (descending)
+      b.Append(greatest, -1).Append(least, -1);
+    else
+      b.Append(least, 1).Append(greatest, 1);
+  }
+  b.Done();
+  return BsonDocument(std::move(bytes));
+}
+
+Result<BsonDocument> BucketIndexSpec(const SeriesOptions& series, BsonView spec) {
+  const BsonValue key = spec["key"];
+  if (!key.IsDocument()) return BsonDocument(spec);  // the parser says what is wrong
+  if (spec["unique"].Truthy() || spec["prepareUnique"].Truthy())
+    return Error{ErrorCode::kInvalidOptions,
+                 "Unique indexes are not supported on time-series collections"};
+  if (spec["sparse"].Truthy())
+    for (const BsonElement& e : key.Document())
+      if (!BucketMetaPath(series, e.name))
+        return Error{ErrorCode::kInvalidOptions,
+                     "Sparse indexes of a time-series collection are on its metaField alone, not "
+                     "on '" +
+                         std::string(e.name) + "'"};
+  const bool ttl = spec.Has("expireAfterSeconds");
+  if (ttl) {
+    MAYFLY_TRY(CheckSeriesTtlIndex(series, spec));
+  }
+  std::string bytes, name;
+  BsonBuilder b(bytes);
+  for (const BsonElement& e : spec) {
+    if (e.name == "key" && ttl) {
+      // One date an entry, from which the rule counts.
+      b.OpenDocument("key").Append("control.min." + series.time_field,
+                                   key.Document().First().value);
+    } else if (e.name == "key") {
+      MAYFLY_TRY(const BsonDocument moved, BucketIndexKey(series, key.Document()));
+      b.Append("key", moved);
+    } else if (e.name == "partialFilterExpression" && e.value.IsDocument()) {
+      const auto moved = BucketMetaFilter(series, e.value.Document());
+      if (!moved && ttl)
+        return Error{ErrorCode::kInvalidOptions,
+                     "the partialFilterExpression of a TTL index of a time-series collection may "
+                     "only name its metaField '" +
+                         series.meta_field + "'"};
+      if (!moved)
+        return NoBucketIndex(
+            "the partialFilterExpression of an index of a time-series collection may only name "
+            "its metaField");
+      b.Append("partialFilterExpression", *moved);
+    } else {
+      b.Append(e);
+    }
+  }
+  b.Done();
+  return BsonDocument(std::move(bytes));
+}
+
+Result<void> CheckBucketIndexSpec(const SeriesOptions& series, BsonView spec) {
+  if (spec["unique"].Truthy() || spec["prepareUnique"].Truthy())
+    return Error{ErrorCode::kInvalidOptions,
+                 "Unique indexes are not supported on the buckets of time-series collections"};
+  if (!spec.Has("expireAfterSeconds")) return Ok();
+  const BsonValue key = spec["key"], filter = spec["partialFilterExpression"];
+  const std::string time = "control.min." + series.time_field;
+  if (!key.IsDocument() || key.Document().Count() != 1 || key.Document().First().name != time ||
+      !filter.IsDocument())
+    return Error{ErrorCode::kInvalidOptions,
+                 "TTL indexes of the buckets of a time series are on '" + time +
+                     "' alone, with a partialFilterExpression on 'meta': create them on the "
+                     "time-series collection"};
+  return Ok();
+}
+
+IndexInfo SeriesIndex(const SeriesOptions& series, const IndexInfo& index) {
+  IndexInfo shown = index;
+  if (BsonDocument key = SeriesIndexKey(series, index.key); !key.view().empty())
+    shown.key = std::move(key);
+  if (index.has_partial_filter) shown.partial_filter = SeriesFilter(series, index.partial_filter);
+  return shown;
+}
+
+BsonDocument SeriesFilter(const SeriesOptions& series, BsonView filter) {
+  std::string bytes;
+  BsonBuilder b(bytes);
+  if (series.meta_field.empty() || !AppendMovedFilter("meta", series.meta_field, filter, b))
+    return BsonDocument(filter);
+  b.Done();
+  return BsonDocument(std::move(bytes));
+}
+
+std::string SeriesNamespace(const CollectionInfo& coll) {
+  if (!coll.is_buckets()) return coll.ns;
+  return coll.db + "." + coll.name.substr(kBucketsPrefix.size());
+}
+
+BsonDocument SeriesIndexKey(const SeriesOptions& series, BsonView key) {
+  constexpr std::string_view kLeastOf = "control.min.", kGreatestOf = "control.max.";
+  if (key.Count() == 1 && key.First().name == std::string(kLeastOf) + series.time_field)
+    return BuildBson(
+        [&](BsonBuilder& b) { b.Append(series.time_field, key.First().value); });  // a TTL index
+  std::string bytes, waits;  // for the second half of a pair
+  BsonBuilder b(bytes);
+  for (const BsonElement& e : key) {
+    if (!waits.empty()) {
+      if (e.name != waits) return BsonDocument();
+      waits.clear();
+      continue;
+    }
+    if (e.name == "meta" || e.name.starts_with("meta.")) {
+      if (series.meta_field.empty()) return BsonDocument();
+      b.Append(series.meta_field + std::string(e.name.substr(4)), e.value);
+    } else if (e.name.starts_with(kLeastOf) || e.name.starts_with(kGreatestOf)) {
+      const std::string path(e.name.substr(kLeastOf.size()));
+      b.Append(path, e.value);
+      waits = std::string(e.name.starts_with(kLeastOf) ? kGreatestOf : kLeastOf) + path;
+    } else {
+      return BsonDocument();
+    }
+  }
+  b.Done();
+  if (!waits.empty()) return BsonDocument();
+  return BsonDocument(std::move(bytes));
+}
+
+}  // namespace mayfly
