@@ -62,6 +62,32 @@ test("the page shows every rule with its state and next deadline", async () => {
   assert.equal(await page.locator("#rules tbody tr").count(), 2);
 });
 
+test("the store is shown", async () => {
+  await until("runs", async () => Number(await page.locator("#tile-runs").innerText()) >= 1);
+  assert.match(await page.locator("#tile-debt").innerText(), /^\d+\.\d MB$/);
+  assert.ok(Number(await page.locator("#tile-amplification").innerText()) >= 1);
+  assert.equal(await page.locator("#tile-stalls").innerText(), "0");
+});
+
+test("backups, and links that end here, are shown", async () => {
+  assert.equal(await page.locator("#tile-backup").innerText(), "–");
+  assert.equal(await page.locator("#archive").isVisible(), false);
+  const folder = mkdtempSync(`${tmpdir()}/mayfly-page-backups-`);
+  await admin.command({ backup: 1, path: `${folder}/b` });
+  await until("a backup", async () => /\d/.test(await page.locator("#tile-backup").innerText()));
+  await assert.rejects(admin.command({ backup: 1, path: `${folder}/none/none/b` }));
+  await page.locator("#notices", { hasText: "The last backup failed" }).waitFor();
+  await admin.command({ backup: 1, path: `${folder}/b` });
+  rmSync(folder, { recursive: true });
+  const links = client.db("mayflyLink").collection("links");
+  await links.insertOne({ _id: "from far", phase: "follow", lagMillis: 1500, updatedAt: new Date(), source: { set: "rs7" } });
+  await page.locator("#notices", { hasText: "from far" }).waitFor();
+  await links.updateOne({ _id: "from far" }, { $set: { paused: true } });
+  await page.locator("#notices", { hasText: /from far.*paused/ }).waitFor();
+  await links.deleteOne({ _id: "from far" });
+  await until("no link", async () => !(await page.locator("#notices").innerText()).includes("from far"));
+});
+
 test("the forecast has a bar for what is due", async () => {
   await page.locator("#forecast-chart rect.bar-expire").first().waitFor();
   const summary = await page.locator("#forecast-summary").innerText();
@@ -166,6 +192,28 @@ test("what keeps documents from expiring is said: a held rule, a paused one, a h
   await db.command({ ttlResume: "carts", index: "touched_1" });
   await db.collection("mails").drop();
   await admin.command({ setParameter: 1, ttlGuardMinDocs: 10000, ttlGuardAction: "warn" });
+});
+
+test("a time series: its rule, how many points go, and that a date ends its expiry", async () => {
+  const at = (await admin.command({ clock: 1 })).now;
+  const before = await page.locator("#forecast-summary").innerText();
+  assert.ok(!before.includes("time series"));
+  await db.createCollection("weather", { timeseries: { timeField: "at", metaField: "sensor" }, expireAfterSeconds: 60 });
+  // From half an hour ago on, an hour long: due within half an hour.
+  await db.collection("weather").insertMany(Array.from({ length: 600 }, (_, i) =>
+    ({ at: new Date(+at - 30 * minute + i * 1000), sensor: i % 3, celsius: 20 + i / 100 })));
+  const row = page.locator("#rules tbody tr", { hasText: "shop.weather" });
+  await row.waitFor();
+  assert.match(await row.innerText(), /active/);
+  assert.match(await row.innerText(), /in \d+ (s|min)/);
+  assert.ok(!(await page.locator("#rules").innerText()).includes("system.buckets"));
+  await page.locator("#forecast-summary", { hasText: /of time series 600 points, \d+\.\d MB/ }).waitFor();
+  await page.screenshot({ path: `${shots}/expiry-series.png`, fullPage: true });
+  await db.collection("weather").insertOne({ at: new Date("1960-01-01"), sensor: 1 });
+  await row.locator(".note", { hasText: /1970/ }).waitFor();
+  assert.match(await row.innerText(), /suspended/);
+  await db.collection("weather").drop();
+  await row.waitFor({ state: "detached" });
 });
 
 test("ten thousand rules: those that need looking at are shown, the others are found", async () => {

@@ -19,6 +19,7 @@ from topologies import ReplicaSet, Single, until
 passed = failed = 0
 DB = "replayed"
 OLD = datetime.datetime(2020, 1, 1)
+BEGIN = datetime.datetime(2030, 1, 1)
 
 
 def check(ok, what):
@@ -89,6 +90,38 @@ def write(r, c):
         )
 
 
+def write_points(r, series):
+    kind = r.randrange(10)
+    if kind < 7:
+        # Of two days, so that a larger span makes other buckets.
+        at = [BEGIN + datetime.timedelta(seconds=r.randrange(172_800)) for _ in range(r.randrange(1, 9))]
+        meta = r.choice([1, "a", {"k": 1}])
+        series.insert_many([{"at": t, "m": meta, **{k: value(r) for k in r.sample("abc", 2)}} for t in at])
+    elif kind < 9:
+        series.delete_many({"at": {"$gte": BEGIN + datetime.timedelta(seconds=r.randrange(172_800))}, "a": None})
+    else:
+        series.update_many({"m": {"$in": ["a", "b"]}}, {"$set": {"m": r.choice("ab")}})
+
+
+def make_series(db):
+    options = {"timeField": "at", "metaField": "m"}
+    series = db.create_collection("series", timeseries=options, expireAfterSeconds=10**9, expireReads="exact")
+    series.create_index("m.k", name="k")
+    series.create_index("at", name="short", expireAfterSeconds=10**6, partialFilterExpression={"m.short": True})
+    # A minute after their span they have gone, before most of what follows.
+    old = db.create_collection("old", timeseries=options, expireAfterSeconds=60)
+    old.insert_many([{"at": OLD, "m": i % 7, "v": i} for i in range(50)])
+
+
+def change_series(db):
+    db.command("collMod", "series", timeseries={"granularity": "minutes"}, expireAfterSeconds=10**8, expireReads="lazy")
+    db.command("collMod", "series", index={"name": "k", "hidden": True})
+    db.series.insert_one({"at": datetime.datetime(1960, 1, 1), "m": {"k": 1}})  # suspends expiry
+    rolled = {"db": DB, "coll": "rolled", "timeseries": {"timeField": "at", "granularity": "hours"}}
+    for _ in range(2):
+        db.series.aggregate([{"$match": {"m": 1}}, {"$out": rolled}])
+
+
 def contents(client):
     """Names with options and indexes, and documents in the order of their ids."""
     db, out = client[DB], {}
@@ -117,7 +150,10 @@ def make_history(client, r, writes):
             write(r, db[r.choice(["c", "d"])])
         except (OperationFailure, BulkWriteError):
             pass  # a path through a number, for one: it changed nothing
+        if i > writes // 4 and i % 5 == 0:
+            write_points(r, db.series)
         if i == writes // 4:
+            make_series(db)
             db.create_collection(
                 "clustered",
                 clusteredIndex={"key": {"_id": 1}, "unique": True, "name": "by id"},
@@ -146,6 +182,8 @@ def make_history(client, r, writes):
                     and db.sessions.count_documents({}) == 200
                 ),
             )
+            until("old points to go", lambda: db["system.buckets.old"].count_documents({}) == 0)
+            change_series(db)
             db.command("collMod", "sessions", index={"name": "at", "expireAfterSeconds": 7200})
             db.command("collMod", "checked", validator={"a": {"$type": "number"}})
             db.command("collMod", "clustered", expireAfterSeconds=7200)
@@ -174,7 +212,15 @@ def main():
     source, target = ReplicaSet(1), Single()
     try:
         with pymongo.MongoClient(source.uri) as s, pymongo.MongoClient(target.uri) as t:
+            # Buckets are merged all the time here, and not there: what is merged there is not found any more by
+            # entries that follow.
+            s.admin.command("setParameter", 1, timeSeriesSealIdleSecs=0)
+            t.admin.command("setParameter", 1, timeSeriesSealing=False)
             make_history(s, r, a.writes)
+            merged = lambda: s[DB].command("collStats", "series")["timeseries"]["numBucketsSealed"]
+            until("buckets to be merged", lambda: merged() > 0)
+            s.admin.command("setParameter", 1, timeSeriesSealing=False)
+            s[DB].series.delete_many({"m": "nobody"})  # waits for the merge that is running
             entries = list(
                 s.local["oplog.rs"]
                 .find({"$or": [{"ns": {"$regex": f"^{DB}\\."}}, {"o.applyOps.ns": {"$regex": f"^{DB}\\."}}]})
@@ -194,11 +240,12 @@ def main():
                     got.get(name) == wanted[name],
                     f"{name}: {len(wanted[name][3])} documents, {len(wanted[name][2])} indexes",
                 )
-            replay(
-                t, [e for e in entries[len(entries) // 2 :] if e["op"] != "c" and e["ns"] in (f"{DB}.c", f"{DB}.d")], r
-            )
+            again = ("c", "d", "system.buckets.series")
+            of = lambda e: e["ns"].removeprefix(f"{DB}.") in again
+            merges = lambda e: all(of(op) for op in e["o"].get("applyOps", [{"ns": ""}]))
+            replay(t, [e for e in entries[len(entries) // 2 :] if (of(e) if e["op"] != "c" else merges(e))], r)
             got = contents(t)
-            for name in ("c", "d"):
+            for name in again:
                 check(got[name] == wanted[name], f"{name} after the last half once more")
     finally:
         clean = source.stop() & target.stop()

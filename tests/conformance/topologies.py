@@ -4,11 +4,12 @@ Test commands (fail points) are on. As a program: topologies.py NAME COMMAND…:
 such servers; they must also stop cleanly.
 """
 
-import os, socket, subprocess, sys
+import os, subprocess, sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
 import run
+from ports import free_port
 from run import ROOT, Client, Server, launch
 
 BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
@@ -29,12 +30,6 @@ class Single:
 
     def stop(self):
         return all([m.stop() for m in self.members])
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class ReplicaSet(Single):

@@ -5,15 +5,14 @@ server.
 The server must also stop cleanly. The command's last line says "N passed, N failed".
 """
 
-import os, socket, subprocess, sys
+import os, subprocess, sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
+from ports import free_port
 from run import ROOT, Server
 
-with socket.socket() as s:
-    s.bind(("127.0.0.1", 0))
-    http_port = s.getsockname()[1]
+http_port = free_port()
 server = Server(os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd")), ["--httpPort", str(http_port)])
 try:
     env = dict(

@@ -14,7 +14,7 @@ import pymongo
 
 from fault_test import rnd, run_parts
 from load import Watcher, Writers, verdict
-from replica_set import FAULTY, Checks, Member, ReplicaSet, code
+from replica_set import FAULTY, Checks, ReplicaSet, code
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "6"))
 check = Checks()
@@ -39,14 +39,18 @@ def log_of(m):
     return Path(f"{m.folder}/log").read_text(errors="replace")
 
 
+def begin(s):
+    s.initiate()
+    s.in_place()
+    s.all_vote()
+
+
 def failing_disks():
     """A disk that answers I/O errors ends the member, which says why; nothing acknowledged is lost."""
     s = ReplicaSet(3, binary=FAULTY)
     writers = []
     try:
-        s.initiate()
-        s.in_place()
-        s.all_vote()
+        begin(s)
         p = s.primary()
         p.client.test.short.create_index("at", expireAfterSeconds=0)
         p.client.test.kept.create_index("n")
@@ -84,9 +88,7 @@ def cut_logs():
     s = ReplicaSet(3, extra=["--oplogSize", "8"])
     writers = []
     try:
-        s.initiate()
-        s.in_place()
-        s.all_vote()
+        begin(s)
         p = s.primary()
         p.client.test.short.create_index("at", expireAfterSeconds=0)
         p.client.test.kept.create_index("n")
@@ -126,9 +128,7 @@ def older():
     """A secondary is started with a copy of its directory that is older than what it has acknowledged since."""
     s = ReplicaSet(3)
     try:
-        s.initiate()
-        s.in_place()
-        s.all_vote()
+        begin(s)
         insert(s, 200)
         m = s.others(s.primary())[0]
         m.stop()
@@ -153,9 +153,7 @@ def somebody_elses():
     """A copy of another member's directory is not that member, and says so; emptied it comes back by itself."""
     s = ReplicaSet(3)
     try:
-        s.initiate()
-        s.in_place()
-        s.all_vote()
+        begin(s)
         insert(s, 200)
         p = s.primary()
         m, o = s.others(p)
@@ -214,14 +212,7 @@ def written_outside():
             "a change stream does not go on over what is in no log",
         )
         a.client.test.kept.insert_one({"_id": "in the set again"})
-        b = Member(f"{s.folder}/b")
-        s.members.append(b)
-        b.start()
-        b.wait_up()
-        c = a.client.admin.command("replSetGetConfig")["config"]
-        c["version"] += 1
-        c["members"].append({"_id": 1, "host": b.host})
-        a.client.admin.command("replSetReconfig", c)
+        b = s.join("b")
         s.in_place()
         s.all_vote()
         check(
@@ -248,14 +239,7 @@ def its_own():
         a.client.local.mine.insert_many([{"_id": i, "a": i} for i in range(50)])
         a.client.local.mine.create_index("a")
         a.client.admin.command({"replSetResizeOplog": 1, "size": 1500.0, "minRetentionHours": 2.0})
-        b = Member(f"{s.folder}/b")
-        s.members.append(b)
-        b.start()
-        b.wait_up()
-        c = a.client.admin.command("replSetGetConfig")["config"]
-        c["version"] += 1
-        c["members"].append({"_id": 1, "host": b.host})
-        a.client.admin.command("replSetReconfig", c)
+        b = s.join("b")
         s.in_place()
         s.all_vote()
         check(s.same() and "Initial sync: the copy is complete" in log_of(b), "a joiner has a copy")

@@ -18,7 +18,7 @@ import pymongo
 from pymongo.errors import PyMongoError
 from pymongo.read_preferences import ReadPreference
 
-from fault_test import SEED, random_moment, rnd
+from fault_test import SEED, random_moment, rnd, until
 from load import Watcher, Writers, verdict
 from proxy import Network
 from replica_set import FAULTY, Checks, ReplicaSet
@@ -155,18 +155,17 @@ class World:
         )
 
     def reconfig(self, change, seconds=30):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        def changed():
             try:
                 admin = self.s.primary(10).client.admin
                 config = admin.command("replSetGetConfig")["config"]
                 config["version"] += 1
                 change(config)
-                admin.command("replSetReconfig", config)
-                return True
+                return admin.command("replSetReconfig", config)
             except ALIVE:
-                time.sleep(0.1)  # sleeps: polls until a deadline
-        return False
+                return None
+
+        return bool(until(changed, seconds))
 
     def add_again(self):
         number = self.s.members.index(self.out)

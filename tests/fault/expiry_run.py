@@ -6,11 +6,11 @@ deadlines and counters agree.
 MAYFLY_EXPIRY_ROUNDS (20) rounds on one data directory; MAYFLY_SEED replays the random choices.
 """
 
-import os, random, shutil, tempfile, threading, time
+import os, shutil, tempfile, threading, time
 
 import bson
 
-from fault_test import SEED, Checks, Client, kill, random_moment, rnd, start, stop, until
+from fault_test import SEED, Checks, Client, UntilGone, kill, random_moment, rnd, start, stop, until
 
 ROUNDS = int(os.environ.get("MAYFLY_EXPIRY_ROUNDS", "20"))
 # Nothing is removed until what a kill has left behind has been looked at.
@@ -22,45 +22,40 @@ def now():
     return int(time.time() * 1000)
 
 
-class Writer(threading.Thread):
+class Writer(UntilGone):
     """Inserts documents that expire within a moment, by their own deadline or by the TTL index, and moves the deadlines
     of some."""
 
     def __init__(self, n, seed):
-        super().__init__()
-        self.n, self.rnd, self.known, self.next = n, random.Random(seed), [], 0
+        super().__init__(proc.port, seed)
+        self.n, self.known, self.next = n, [], 0
 
-    def run(self):
-        try:
-            c = Client("127.0.0.1", proc.port)
-            while True:
-                r = self.rnd
-                ids = [f"{round_no}-{self.n}-{self.next + i}" for i in range(r.choice([1, 20, 100]))]
-                self.next += len(ids)
-                at = bson.DatetimeMS(now() + r.randrange(60))
-                if r.random() < 0.5:
-                    cmd = {
-                        "insert": "docs",
-                        "documents": [{"_id": i, "u": i, "t": [i, "x"]} for i in ids],
-                        "expireAt": at,
-                    }
-                else:
-                    cmd = {"insert": "docs", "documents": [{"_id": i, "u": i, "t": [i, "x"], "at": at} for i in ids]}
-                reply = c.command("kill", cmd)
-                if reply["ok"] == 1 and reply["n"] == len(ids):
-                    self.known += ids
-                if r.random() < 0.3:
-                    c.command(
-                        "kill", {"touch": "docs", "q": {"_id": {"$in": ids}}, "expireAfterSeconds": 1, "multi": True}
-                    )
-                if r.random() < 0.2:
-                    c.command("kill", {"ttlRecover": "docs", "q": {"_id": {"$in": ids}}, "expireAfterSeconds": 1})
-                if r.random() < 0.05:
-                    c.command(
-                        "kill", {"collMod": "docs", "index": {"name": "at", "expireAfterSeconds": r.randrange(2)}}
-                    )
-        except (ConnectionError, OSError):
-            pass
+    def step(self, c):
+        r = self.rnd
+        ids = [f"{round_no}-{self.n}-{self.next + i}" for i in range(r.choice([1, 20, 100]))]
+        self.next += len(ids)
+        at = bson.DatetimeMS(now() + r.randrange(60))
+        if r.random() < 0.5:
+            cmd = {
+                "insert": "docs",
+                "documents": [{"_id": i, "u": i, "t": [i, "x"]} for i in ids],
+                "expireAt": at,
+            }
+        else:
+            cmd = {"insert": "docs", "documents": [{"_id": i, "u": i, "t": [i, "x"], "at": at} for i in ids]}
+        reply = c.command("kill", cmd)
+        if reply["ok"] == 1 and reply["n"] == len(ids):
+            self.known += ids
+        if r.random() < 0.3:
+            c.command(
+                "kill", {"touch": "docs", "q": {"_id": {"$in": ids}}, "expireAfterSeconds": 1, "multi": True}
+            )
+        if r.random() < 0.2:
+            c.command("kill", {"ttlRecover": "docs", "q": {"_id": {"$in": ids}}, "expireAfterSeconds": 1})
+        if r.random() < 0.05:
+            c.command(
+                "kill", {"collMod": "docs", "index": {"name": "at", "expireAfterSeconds": r.randrange(2)}}
+            )
 
 
 def rows(c, cmd):

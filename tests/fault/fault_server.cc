@@ -7,8 +7,13 @@
 //   fail writes  every append answers with an I/O error; fail syncs: every sync; fail none
 //   slow MILLIS  every sync takes so much longer
 //   clock MILLIS the wall clock is so much ahead of the machine's (negative: behind)
+//   archive full   the archive of the log has no room: writes there answer so; archive free
+//   reads NUMBER it says of itself that it reads entries of the log up to this version (0: nothing,
+//                as versions before transactions do); reads all
 //   break WHAT   transactions are no longer isolated: conflicts are not found, own writes are not
-//                read, or each statement reads now (snapshots); break none
+//                read, each statement reads now (snapshots), or the account of what locks have
+//                protected says that nothing was changed, or is not begun anew when this member
+//                leads again (reigns); break none
 #include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -16,11 +21,16 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <string>
 #include <thread>
 
+#include "protocol/bson_builder.h"
+#include "protocol/bson_validate.h"
+#include "replication/heartbeat.h"
 #include "server/run.h"
 #include "storage/kv/rocks_fault_env.h"
 #include "storage/read/read_view.h"
@@ -38,9 +48,26 @@ extern "C" int clock_gettime(clockid_t id, timespec* t) {
   return 0;
 }
 
+static std::atomic<bool> archive_full{false};
+
+/// In the place of the C library's: files of an archive that are being written may have no room.
+extern "C" ssize_t write(int fd, const void* bytes, size_t size) {
+  if (archive_full) {
+    char link[64], path[512];
+    std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    const ssize_t n = ::readlink(link, path, sizeof path);
+    if (n > 0 && std::string_view(path, static_cast<size_t>(n)).find("/.partial-") !=
+                     std::string_view::npos) {
+      errno = ENOSPC;
+      return -1;
+    }
+  }
+  return ::syscall(SYS_write, fd, bytes, size);
+}
+
 // What isolates transactions, each with a fault on purpose: a checker of isolation must find it. In
 // this program alone the linker puts them in the place of the server's own (tests/CMakeLists.txt).
-enum class Broken : int { kNone, kConflicts, kOwnWrites, kSnapshots };
+enum class Broken : int { kNone, kConflicts, kOwnWrites, kSnapshots, kAccount, kReigns };
 static std::atomic<Broken> broken{Broken::kNone};
 
 using mayfly::ReadView;
@@ -50,13 +77,32 @@ using mayfly::WriteUnit;
 // WriteUnit::Impl::CheckUnchanged, as the linker knows it.
 #define CHECK_UNCHANGED                                                                      \
   "_ZNK6mayfly9WriteUnit4Impl14CheckUnchangedENS_8KeyspaceESt17basic_string_viewIcSt11char_" \
-  "traitsIcEE"
-Result<void> TheirCheckUnchanged(const void* unit, mayfly::Keyspace ks,
-                                 std::string_view key) asm("__real_" CHECK_UNCHANGED);
-Result<void> OurCheckUnchanged(const void* unit, mayfly::Keyspace ks,
-                               std::string_view key) asm("__wrap_" CHECK_UNCHANGED);
-Result<void> OurCheckUnchanged(const void* unit, mayfly::Keyspace ks, std::string_view key) {
-  return broken == Broken::kConflicts ? mayfly::Ok() : TheirCheckUnchanged(unit, ks, key);
+  "traitsIcEEm"
+Result<void> TheirCheckUnchanged(const void* unit, mayfly::Keyspace ks, std::string_view key,
+                                 uint64_t hash) asm("__real_" CHECK_UNCHANGED);
+Result<void> OurCheckUnchanged(const void* unit, mayfly::Keyspace ks, std::string_view key,
+                               uint64_t hash) asm("__wrap_" CHECK_UNCHANGED);
+Result<void> OurCheckUnchanged(const void* unit, mayfly::Keyspace ks, std::string_view key,
+                               uint64_t hash) {
+  return broken == Broken::kConflicts ? mayfly::Ok() : TheirCheckUnchanged(unit, ks, key, hash);
+}
+
+// LockTable::UnchangedSince.
+#define UNCHANGED_SINCE "_ZN6mayfly9LockTable14UnchangedSinceEmm"
+bool TheirUnchangedSince(void* table, uint64_t hash,
+                         uint64_t sequence) asm("__real_" UNCHANGED_SINCE);
+bool OurUnchangedSince(void* table, uint64_t hash,
+                       uint64_t sequence) asm("__wrap_" UNCHANGED_SINCE);
+bool OurUnchangedSince(void* table, uint64_t hash, uint64_t sequence) {
+  return broken == Broken::kAccount || TheirUnchangedSince(table, hash, sequence);
+}
+
+// LockTable::BeginReign.
+#define BEGIN_REIGN "_ZN6mayfly9LockTable10BeginReignEmm"
+void TheirBeginReign(void* table, uint64_t reign, uint64_t now) asm("__real_" BEGIN_REIGN);
+void OurBeginReign(void* table, uint64_t reign, uint64_t now) asm("__wrap_" BEGIN_REIGN);
+void OurBeginReign(void* table, uint64_t reign, uint64_t now) {
+  if (broken != Broken::kReigns) TheirBeginReign(table, reign, now);
 }
 
 // ReadView::With.
@@ -70,10 +116,34 @@ ReadView OurWith(const ReadView* view, WriteUnit& unit) {
   return TheirWith(of_transaction && broken == Broken::kSnapshots ? &now : view, unit);
 }
 
+static std::atomic<int> reads{-1};
+
+// EncodeHeartbeat: what a member says of itself.
+#define ENCODE_HEARTBEAT "_ZN6mayfly15EncodeHeartbeatB5cxx11ERKNS_9HeartbeatE"
+std::string TheirEncodeHeartbeat(const mayfly::Heartbeat& h) asm("__real_" ENCODE_HEARTBEAT);
+std::string OurEncodeHeartbeat(const mayfly::Heartbeat& h) asm("__wrap_" ENCODE_HEARTBEAT);
+std::string OurEncodeHeartbeat(const mayfly::Heartbeat& h) {
+  const int version = reads;
+  if (version < 0 || !mayfly::ValidateBson(h.payload, false)) return TheirEncodeHeartbeat(h);
+  mayfly::Heartbeat said = h;
+  const mayfly::BsonDocument payload = mayfly::BuildBson([&](mayfly::BsonBuilder& b) {
+    for (const mayfly::BsonElement& e : mayfly::BsonView(h.payload)) {
+      if (e.name != "log")
+        b.Append(e.name, e.value);
+      else if (version > 0)
+        b.Append("log", int32_t{version});
+    }
+  });
+  said.payload = payload.bytes();
+  return TheirEncodeHeartbeat(said);
+}
+
 static void Break(std::string_view what) {
   broken = what == "conflicts"    ? Broken::kConflicts
            : what == "own writes" ? Broken::kOwnWrites
            : what == "snapshots"  ? Broken::kSnapshots
+           : what == "account"    ? Broken::kAccount
+           : what == "reigns"     ? Broken::kReigns
                                   : Broken::kNone;
 }
 
@@ -101,6 +171,10 @@ int main(int argc, char** argv) {
         disk->SlowSyncs(std::atoll(line.c_str() + 5));
       else if (line.starts_with("clock "))
         drift_millis = std::atoll(line.c_str() + 6);
+      else if (line.starts_with("reads "))
+        reads = line == "reads all" ? -1 : std::atoi(line.c_str() + 6);
+      else if (line.starts_with("archive "))
+        archive_full = line == "archive full";
       else if (line.starts_with("break "))
         Break(std::string_view(line).substr(6));
       std::cout << "done: " << line << std::endl;

@@ -4,12 +4,13 @@ start of a server.
 MAYFLYD names another binary; MAYFLY_SEED replays the random choices of a run.
 """
 
-import base64, hashlib, hmac, os, random, signal, socket, sys, time
+import base64, hashlib, hmac, os, random, signal, sys, threading, time
 from pathlib import Path
 
 from bson.binary import Binary
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
+from ports import free_port
 from run import ROOT, WATCHED, Client, held, initiate, launch, report_held, until
 
 BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
@@ -60,14 +61,26 @@ def run_parts(name, parts, check):
 
 
 def random_moment(least, most):
-    """A fault comes at any moment: within a span of seconds."""
+    """A fault comes at any moment: within a span of seconds. The time that passes is the test's random choice here; no
+    condition says when it has come."""
     time.sleep(rnd.uniform(least, most))  # sleeps: a random moment
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+class UntilGone(threading.Thread):
+    """Takes one step after the other on a connection of its own until the server is gone. `seed`: of its own choices;
+    each step that was acknowledged is to be counted."""
+
+    def __init__(self, port, seed=None):
+        super().__init__()
+        self.port, self.rnd, self.acknowledged = port, random.Random(seed), 0
+
+    def run(self):
+        try:
+            c = Client("127.0.0.1", self.port)
+            while True:
+                self.step(c)
+        except (ConnectionError, OSError):
+            pass
 
 
 def start(data, *options, binary=BINARY, stdin=None):
@@ -92,9 +105,9 @@ def stop(proc):
     return proc.wait(60)
 
 
-def log_in(port, user, password, db="admin"):
-    """A connection that says what it is told to, behind a login as RFC 7677 has it."""
-    c = Client("127.0.0.1", port)
+def log_in(port, user, password, db="admin", client=None):
+    """A connection that says what it is told to (`client`, or a new one), behind a login as RFC 7677 has it."""
+    c = client or Client("127.0.0.1", port)
     bare = f"n={user},r={base64.b64encode(os.urandom(18)).decode()}"
     r = c.command(db, {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": Binary(f"n,,{bare}".encode())})
     challenged = bytes(r["payload"]).decode()

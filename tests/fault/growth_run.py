@@ -344,4 +344,5 @@ def wide():
 try:
     run_parts("growth", [cases, wide], check)
 finally:
-    shutil.rmtree(work, ignore_errors=True)
+    if not check.failed:
+        shutil.rmtree(work, ignore_errors=True)

@@ -15,6 +15,7 @@ from pymongo.errors import PyMongoError
 from fault_test import BINARY, Checks, free_port, kill, rnd, run_parts, start, stop, until
 
 check = Checks()
+BUILD_MB = 500  # what docs/limits.md says of a build
 LONG_AGO = datetime(2001, 1, 1, tzinfo=timezone.utc)
 
 
@@ -298,6 +299,46 @@ def long_keys():
     check(stop(proc) == 0, "it stops")
 
 
+def build_memory():
+    """An index is built in bounded memory, however long its keys are and however much larger than their documents."""
+    LETTERS = 1_040_000  # with what a key has besides, just under 1 MiB
+
+    def grown(c, keys):
+        with open(f"/proc/{proc.pid}/clear_refs", "w") as f:
+            f.write("5")  # the peak is counted from now
+        before = memory("VmRSS")
+        c.create_index(keys)
+        return memory("VmHWM") - before
+
+    def memory(what):
+        with open(f"/proc/{proc.pid}/status") as f:
+            return next(int(line.split()[1]) // 1024 for line in f if line.startswith(what))
+
+    def text(n):
+        return rnd.randbytes(n // 2).hex()
+
+    proc, client = restart(folder() + "/data")
+    c = client.t.long
+    for i in range(0, 120, 8):
+        c.insert_many([{"_id": k, "s": text(LETTERS)} for k in range(i, i + 8)])
+    took = grown(c, "s")
+    check(took < BUILD_MB, f"120 keys of 1 MB: {took} MB more")
+    check(c.find_one({"s": c.find_one({"_id": 100})["s"]}, {"_id": 1})["_id"] == 100, "and they are there")
+    c = client.t.arrays
+    for i in range(8):
+        c.insert_one({"_id": i, "s": [text(LETTERS) for _ in range(15)]})
+    took = grown(c, "s")
+    check(took < BUILD_MB, f"8 documents with 15 of them each: {took} MB more")
+    # Documents of 36 kB, each with 31 MB of keys.
+    c = client.t.wide
+    c.insert_many([{"_id": i, "a": list(range(1700)), "s": text(18_000)} for i in range(12)])
+    took = grown(c, [("a", 1), ("s", 1)])
+    check(took < BUILD_MB, f"12 documents with 1,700 keys of 18 kB each: {took} MB more")
+    for name in ("long", "arrays", "wide"):
+        check(client.t.command("validate", name)["valid"], f"{name} is valid")
+    check(stop(proc) == 0, "it stops")
+
+
 def cgroup():
     """In 256 MB many clients may write 15 MB at once: they wait for each other, and the process stays."""
     group = Path("/sys/fs/cgroup/memory")
@@ -342,4 +383,6 @@ def cgroup():
     group.rmdir()
 
 
-run_parts("guarded", [names, names_on_a_set, permissions, downtime, audit, long_keys, cgroup], check)
+run_parts(
+    "guarded", [names, names_on_a_set, permissions, downtime, audit, long_keys, build_memory, cgroup], check
+)

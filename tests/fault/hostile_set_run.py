@@ -15,9 +15,9 @@ import os, socket, struct, threading, time
 
 import bson
 
-import hostile_watch
 from fault_test import Checks, run_parts
 from hostile_watch import SLOWEST, DiskProbe, Watcher
+from machine import processor_time, taken_by_others
 from replica_set import ReplicaSet
 
 TIMES = int(os.environ.get("MAYFLY_HOSTILE_TIMES", "25"))
@@ -63,7 +63,7 @@ def others_beside_large_inserts():
         w.__enter__()
     disk = DiskProbe(s.folder)
     disk.__enter__()
-    wrong, before = [], hostile_watch.processor_time(pids)
+    wrong, before = [], processor_time(pids)
     threads = [threading.Thread(target=insert, args=(primary.port, wrong)) for _ in range(CLIENTS)]
     began = time.monotonic()
     for t in threads:
@@ -71,7 +71,7 @@ def others_beside_large_inserts():
     for t in threads:
         t.join()
     took = time.monotonic() - began
-    share = hostile_watch.taken_by_others(before, hostile_watch.processor_time(pids))
+    share = taken_by_others(before, processor_time(pids))
     measured = {name: w.take() for name, w in watchers.items()}
     for w in watchers.values():
         w.__exit__()

@@ -183,6 +183,7 @@ def places(client):
         "hint",
         "maxTimeMS",
         "apiVersion",
+        "$db",
     ):
         for name in ("find", "insert", "ping", "aggregate", "update"):
             yield name, a, lambda v, name=name, a=a: field(name, NAME) + field(a, v)
@@ -286,7 +287,10 @@ NESTED = [
 
 
 def body_of(elements, db=b"hostile"):
-    return document(elements + element(16, b"maxTimeMS", struct.pack("<i", 1000)) + element(2, b"$db", text(db)))
+    rest = element(16, b"maxTimeMS", struct.pack("<i", 1000))
+    if b"\0$db\0" not in elements and b"\2$db\0" not in elements:
+        rest += element(2, b"$db", text(db))
+    return document(elements + rest)
 
 
 def frame(body, compressed):

@@ -1,5 +1,5 @@
-"""How long another client waits meanwhile, what the machine itself was late, and what others took of it: for
-tests/fault/hostile_run.py and those like it."""
+"""How long another client waits meanwhile, and what the machine itself was late: for tests/fault/hostile_run.py and
+those like it."""
 
 import itertools, multiprocessing, os, random, socket, time
 
@@ -41,7 +41,7 @@ def watch(port, commands, slowest, late, rounds, ended):
         late.value = max(late.value, echoed - began)
         slowest.value = max(slowest.value, time.monotonic() - echoed)
         rounds.value += 1
-        time.sleep(0.002)  # sleeps: a random moment
+        ended.wait(0.002)  # as a client that has something else to do, too
 
 
 class Watcher:
@@ -114,23 +114,3 @@ class DiskProbe:
         self.ended.set()
         self.process.join(30)
         self.process.kill()
-
-
-def processor_time(servers):
-    """Of the machine: all there was, what was idle, what the servers (process ids) and this run have used; in ticks."""
-    with open("/proc/stat") as f:
-        ticks = [int(t) for t in f.readline().split()[1:9]]
-    ours = 0
-    for pid in [*servers, os.getpid()] + [c.pid for c in multiprocessing.active_children()]:
-        try:
-            with open(f"/proc/{pid}/stat") as f:
-                ours += sum(int(t) for t in f.read().rpartition(")")[2].split()[11:13])
-        except OSError:
-            pass
-    return sum(ticks), ticks[3] + ticks[4], ours
-
-
-def taken_by_others(before, after):
-    """The part of the machine, 0 to 0.8, that neither this run nor the servers had between two processor_time()."""
-    total, idle, ours = (b - a for a, b in zip(before, after))
-    return min(max((total - idle - ours) / max(total, 1), 0), 0.8)

@@ -7,7 +7,8 @@ secondaries. The checker gets every history. MAYFLY_FAULT_ROUNDS (5), MAYFLY_SEE
 keeps the histories.
 
 The checker is checked first, on a set of one: without a fault it finds nothing, and with each fault that is seeded into
-the server (fault_server's "break") it does. The last line says "N passed, N failed".
+the server (fault_server's "break") it does. One fault shows only where another member has led meanwhile. The last line
+says "N passed, N failed".
 """
 
 import os, random, shutil, subprocess, sys
@@ -17,11 +18,12 @@ import pymongo
 from pymongo.errors import PyMongoError
 
 from fault_test import SEED
-from histories import QUICK, Clients, Lists, Registers, Rows, read_all
+from histories import MAJORITY, QUICK, Clients, History, Lists, Registers, Rows, read_all
 from moments import Moments
 from partition_run import FAR, KINDS, NEAR
 from proxy import Network
 from replica_set import FAULTY, Checks, ReplicaSet
+from transaction_ends_run import Transaction, code
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "5"))
 TOOLS = Path(os.environ.get("MAYFLY_TOOLS", Path.home() / ".cache/mayfly-tools"))
@@ -72,6 +74,7 @@ SEEDED = {
     "conflicts": (Lists, Registers),
     "own writes": (Lists, Rows, Registers),
     "snapshots": (Lists, Rows),
+    "account": (Lists, Registers),
 }
 
 
@@ -111,6 +114,81 @@ def seeded(check, folder):
                         check(
                             status == 1, f"{fault} are broken, and the checker finds in {kind.__name__}: {found(words)}"
                         )
+    finally:
+        s.close()
+
+
+def lead(s, member):
+    member.client.admin.command("replSetStepUp", 1)
+    s.wait(lambda: s.primary() is member, "the primary that was asked for")
+
+
+class Reigns:
+    """One transaction after another over lists of two keys, each of a client of its own, and their history."""
+
+    model = "list-append"
+
+    def __init__(self, name):
+        self.name, self.history = name, History()
+
+    def transact(self, member, steps, read_concern=None):
+        """Does the steps as one transaction and commits it: 0, or the code of what failed."""
+        process, t, done = self.history.process(), Transaction(member), []
+        self.history.note(process, "invoke", steps)
+        failed = 0
+        for i, (kind, key, value) in enumerate(steps):
+            if kind == "r":
+                command = {"find": "lists", "filter": {"_id": key}}
+                if i == 0 and read_concern:
+                    command["readConcern"] = read_concern
+            else:
+                command = {"update": "lists", "updates": [{"q": {"_id": key}, "u": {"$push": {"v": value}}}]}
+            answer = t.run(command, db=self.name, begins=i == 0)
+            failed = code(answer)
+            if failed:
+                break
+            done.append([kind, key, answer["cursor"]["firstBatch"][0]["v"] if kind == "r" else value])
+        failed = failed or code(t.commit())
+        self.history.note(process, "fail" if failed else "ok", steps if failed else done)
+        return failed
+
+
+def earlier_reign(check, folder):
+    """A transaction that reads at a time from before this member led again, and writes what another one has changed
+    since: a conflict, unless the account of what locks have protected is not begun anew. Then the checker finds in this
+    one history that a change was lost."""
+    s = ReplicaSet(binary=FAULTY)
+    both = lambda key, value: [["r", key, None], ["append", key, value]]
+    try:
+        s.initiate()
+        s.settled()
+        a = s.primary()
+        b = next(m for m in s.members if m is not a)
+        for fault in ("none", "reigns"):
+            name = f"reign_{fault}"
+            with pymongo.MongoClient(s.uri, **QUICK) as mongo:
+                lists = mongo[name].get_collection("lists", write_concern=MAJORITY)
+                lists.insert_many([{"_id": 0, "v": []}, {"_id": 1, "v": []}])
+                w = Reigns(name)
+                check(w.transact(a, both(1, 1)) == 0, "an account is kept")
+                a.tell(f"break {fault}")
+                find = {"find": "lists", "readConcern": {"level": "snapshot"}}
+                before = a.client[name].command(find)["cursor"]["atClusterTime"]
+                lead(s, b)
+                check(w.transact(b, both(0, 1)) == 0, "another one changes the document")
+                s.settled()
+                lead(s, a)
+                check(w.transact(a, both(1, 2)) == 0, "an account is kept once more")
+                failed = w.transact(a, both(0, 2), {"level": "snapshot", "atClusterTime": before})
+                a.tell("break none")
+                check(w.transact(a, [["r", 0, None], ["r", 1, None]]) == 0, "the last word on both")
+                status, words = verdict(w, name, folder)
+                if fault == "none":
+                    check(failed == 112, f"what another one has changed is a conflict: {failed}")
+                    check(status == 0, f"nothing is broken, and the checker finds {found(words)}")
+                else:
+                    check(failed == 0, f"without its account a member does not see that it was late: {failed}")
+                    check(status == 1, f"reigns are broken, and the checker finds {found(words)}")
     finally:
         s.close()
 
@@ -224,6 +302,7 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     try:
         seeded(check, folder)
+        earlier_reign(check, folder)
         faults(check, folder)
     finally:
         if not kept:

@@ -4,29 +4,20 @@
 MAYFLY_KILL_ROUNDS (30) rounds on one data directory that grows; MAYFLY_SEED replays the random choices.
 """
 
-import os, random, shutil, tempfile, threading, time
+import os, shutil, tempfile, threading, time
 
-from fault_test import SEED, Checks, Client, kill, random_moment, rnd, start, stop
+from fault_test import SEED, Checks, Client, UntilGone, kill, random_moment, rnd, start, stop
 
 ROUNDS = int(os.environ.get("MAYFLY_KILL_ROUNDS", "30"))
 check = Checks(quiet=True)
 
 
-class Writer(threading.Thread):
+class Writer(UntilGone):
     """Writes documents of its own and remembers what was acknowledged; what was in flight at the kill may be either."""
 
     def __init__(self, port, n, model, seed):
-        super().__init__()
-        self.port, self.n, self.model, self.rnd = port, n, model, random.Random(seed)
-        self.acknowledged = 0
-
-    def run(self):
-        try:
-            c = Client("127.0.0.1", self.port)
-            while True:
-                self.step(c)
-        except (ConnectionError, OSError):
-            pass
+        super().__init__(port, seed)
+        self.n, self.model = n, model
 
     def step(self, c):
         r, m = self.rnd, self.model

@@ -55,7 +55,7 @@ class SmallWrites:
         self.coll = mongo.get_database("beside", write_concern=MAJORITY).c
         self.coll.insert_one({"_id": 1, "n": 0})
         self.took, self.over = [], threading.Event()
-        self.thread = threading.Thread(target=self.run)
+        self.thread = threading.Thread(target=self.run, daemon=True)
 
     def run(self):
         while not self.over.is_set():
@@ -158,13 +158,18 @@ class Writer:
         self.mongo, self.n, self.sure, self.gone = client(s), n, [], []
         self.coll = self.mongo.large.c
         self.over, self.committing, self.problems = threading.Event(), threading.Event(), []
-        self.thread = threading.Thread(target=self.run)
+        # Cleared while a member copies everything: a log this small is soon written over, so on a busy machine a copy
+        # would begin again and again.
+        self.may_begin = threading.Event()
+        self.may_begin.set()
+        self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
 
     def run(self):
         number = 0
         while not self.over.is_set():
             number += 1
+            self.may_begin.wait()
             try:
                 self.commit(f"t{number}")
             except PyMongoError as e:
@@ -239,10 +244,12 @@ def lost_primaries():
             old.kill()
             if i % 4 == 2:
                 s.wait(lambda o=s.others(old): any(m.hello().get("isWritablePrimary") for m in o), "another primary")
+                writer.may_begin.clear()
                 os.system(f"rm -rf {old.folder}/data")
             old.start()
             old.wait_up()
         s.in_place(120)
+        writer.may_begin.set()
     writer.over.set()
     writer.thread.join()
     s.in_place(120)
@@ -265,7 +272,9 @@ def lost_primaries():
             lambda m=m: m.client.local.command({"collStats": "oplog.rs"})["size"] < (48 << 20), "the log to be trimmed"
         )
         s.wait(lambda log=log: not list(log.find({"ns": "admin.$cmd"})), "the transactions to be gone from it")
-        shown = in_order(lambda log=log: [e["o"]["_id"] for e in log.find({"ns": "large.plain", "op": "i"})])
+        numbers = lambda log=log: [e["o"]["_id"] for e in log.find({"ns": "large.plain", "op": "i"})]
+        s.wait(lambda: 23 in in_order(numbers), "the last document to be in the log")
+        shown = in_order(numbers)
         check(shown and shown == list(range(24))[-len(shown) :], f"the newest documents are in the log: {shown}")
     check(all(m.client.large.command("validate", "c")["valid"] for m in s.members), "all members are valid")
     writer.mongo.close()

@@ -229,14 +229,7 @@ def there_and_back():
                 first.client.test.backlog.insert_one({"_id": "as a standalone", "at": later})
                 first.stop()
         for i in (1, 2):
-            m = Member(f"{s.folder}/{i}", off)
-            m.start()
-            m.wait_up()
-            c = first.client.admin.command("replSetGetConfig")["config"]
-            c["version"] += 1
-            c["members"].append({"_id": i, "host": m.host})
-            first.client.admin.command("replSetReconfig", c)
-            s.members.append(m)
+            s.join(i, off)
         s.in_place()
         s.all_vote()
         check(s.same(), "new members get it all, deadlines included")

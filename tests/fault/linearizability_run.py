@@ -126,6 +126,13 @@ def verdict(program, history, path, picture=None):
     return done.returncode
 
 
+def written_over(history, key):
+    """(a write, another one that began after it had been answered), by their answers."""
+    writes = [op for op in history if op["kind"] == "write" and op["key"] == key and op["return"]]
+    writes.sort(key=lambda op: op["return"])
+    return [(old, new) for old, new in zip(writes, writes[1:]) if new["call"] > old["return"]]
+
+
 def main():
     print(f"seed {SEED}")
     check = Checks()
@@ -178,15 +185,12 @@ def main():
         check(answered > 500, f"there was load: {answered} operations were answered")
         kept = Path(os.environ.get("MAYFLY_HISTORY", f"{s.folder}/history"))
         check(verdict(program, registers.history, kept, Path(str(kept) + ".html")) == 0, "the history is linearizable")
-        # A read of something older than what was read or written just before must be found out.
+        # A read of what had been written over before it began must be found out.
         changed = [dict(op) for op in registers.history]
-        reads = [op for op in changed if op["kind"] == "read" and op["found"]]
-        op = reads[len(reads) // 2]
-        op["found"] = next(
-            o["value"]
-            for o in changed
-            if o["kind"] == "write" and o["key"] == op["key"] and o["return"] and o["value"] != op["found"]
-        )
+        stale = lambda op: next((old for old, new in over[op["key"]] if new["return"] < op["call"]), None)
+        over = {key: written_over(changed, key) for key in {op["key"] for op in changed}}
+        op = next(op for op in changed if op["kind"] == "read" and op["found"] and stale(op))
+        op["found"] = stale(op)["value"]
         check(verdict(program, changed, Path(f"{s.folder}/changed")) == 1, "a history with one wrong answer is not")
         s.settled()
         check(len(set(s.hashes("test"))) == 1, "all members hold the same")

@@ -21,7 +21,9 @@ class Network:
         self.cut, self.delays = set(), {}
         self.changed = asyncio.Event()
         self.losses = []  # of each lose(): the links
-        self.alter = None  # of bytes that pass, once a connection has begun: those that go on instead
+        # (bytes that pass, what names this direction of this connection, whether they are its greeting): those that go
+        # on instead.
+        self.alter = None
 
     def lose(self, links):
         """The connections between `links`, (from, to), that are open now carry nothing from here on, and are not closed
@@ -111,8 +113,8 @@ class Network:
                 self.nodes[struct.unpack_from("<Q", data, 4 + 1 + 32)[0]] = src  # size type nonce node
                 answer = False
             if data:
-                if self.alter and begun:
-                    data = self.alter(data)
+                if self.alter:
+                    data = self.alter(data, writer, not begun)
                 begun = True
                 await self.open(src, dst)
                 if self.lost(born, src, dst):

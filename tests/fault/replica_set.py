@@ -6,6 +6,7 @@ import pymongo
 from pymongo.errors import PyMongoError
 
 from fault_test import BINARY, ROOT, Checks, free_port, until
+from machine import Limit
 
 FAULTY = os.environ.get(
     "MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server")
@@ -97,6 +98,11 @@ class Member:
         self.proc.stdin.write(line.encode() + b"\n")
         self.proc.stdin.flush()
 
+    def lines(self):
+        """How many there are in its log."""
+        with open(f"{self.folder}/log", "rb") as log:
+            return log.read().count(b"\n")
+
     def running(self):
         return self.proc is not None and self.proc.poll() is None
 
@@ -147,6 +153,15 @@ class ReplicaSet:
 
         self.wait(try_it, "the reconfiguration", 60)
 
+    def join(self, name, extra=()):
+        """A new member with its data in a folder of this name: started and added."""
+        m = Member(f"{self.folder}/{name}", extra)
+        m.start()
+        m.wait_up()
+        self.members.append(m)
+        self.add(m)
+        return m
+
     def others(self, *not_these):
         return [m for m in self.members if m not in not_these]
 
@@ -172,6 +187,10 @@ class ReplicaSet:
     @property
     def uri(self):
         return "mongodb://" + ",".join(m.host for m in self.members) + "/?replicaSet=rs0"
+
+    def limit(self, seconds):
+        """For what its members do (machine.Limit)."""
+        return Limit(seconds, *(m.proc.pid for m in self.members if m.running()))
 
     def wait(self, condition, what, seconds=60):
         """Waits until the condition holds, whatever it raises meanwhile."""

@@ -13,8 +13,9 @@ from bson.int64 import Int64
 from fault_test import Checks, initiate, until
 from topologies import BINARY, TEST_COMMANDS, Client, Server, free_port
 
-# Some seconds of work on one document.
-LONG = {"$reduce": {"input": {"$range": [0, 3000000]}, "initialValue": 0, "in": {"$add": ["$$value", "$$this"]}}}
+# Work on one document that lasts longer than any test: until it is killed.
+SUM = {"$reduce": {"input": {"$range": [0, 1000000]}, "initialValue": 0, "in": {"$add": ["$$value", "$$this"]}}}
+LONG = {"$map": {"input": {"$range": [0, 1000]}, "in": SUM}}
 
 
 class Member:
@@ -26,6 +27,8 @@ class Member:
         )
         self.client = self.server.client
         initiate(self.client, f"127.0.0.1:{port}")
+        # What a primary does as it begins ends transactions; behind its first write that is over.
+        self.client.command("test", {"insert": "begun", "documents": [{"_id": 1}]})
 
     def admin(self, command):
         return self.client.command("admin", command)

@@ -8,6 +8,9 @@ Three members on this machine, spoken to one by one, without a driver's retries:
   first        a conflict at the first statement of a transaction is none: it begins anew by itself
   stepped down a primary that steps down, and leads again, commits nothing of what was open before
   stopped      a shutdown does not wait for clients that keep transactions open
+  begins       a transaction of a new primary's first moment goes on: what a primary does as it begins ends none of its
+               own (251 in one set of eight, before)
+  lifetime     a limit of a second is kept to within a second
   shares       one client cannot take all the transactions that may be open
   asked again  a commit whose primary died at once is answered as committed by the next one, never with 251, from the
                first moment that it takes commands
@@ -22,7 +25,7 @@ from topologies import Client, ReplicaSet, until
 
 NO_SUCH, LIFETIME, INTERRUPTED = 251, 290, 11601
 NOT_HERE = {10107, 13435, 11602, 189, 91, 11600, 10058}  # asked at the wrong member, or at the wrong moment
-FIRSTS = 60
+FIRSTS, BEGINNINGS = 60, 12
 SHARE = 5000  # docs/limits.md: open transactions of one address
 
 
@@ -64,15 +67,46 @@ def value(member, key):
     return member.client.command("t", {"find": "c", "filter": {"_id": key}})["cursor"]["firstBatch"][0]["x"]
 
 
-class Run:
-    def __init__(self, servers):
-        self.servers, self.failed, self.passed = servers, 0, 0
+class Counted:
+    """What counts the checks of a run."""
+
+    def __init__(self):
+        self.failed = self.passed = 0
 
     def check(self, good, what, seen=""):
         self.passed += bool(good)
         self.failed += not good
         if not good:
-            print(f"FAIL {what}: {seen}")
+            print(f"FAIL {what}: {str(seen)[:500]}")
+
+    def end(self, name, servers, parts):
+        """Runs the parts (methods), stops the servers and prints the line that scripts/test reads: the exit code."""
+        try:
+            for part in parts:
+                part()
+        finally:
+            clean = servers.stop()
+        self.check(clean, "a clean stop")
+        print(f"{name}: {self.passed} passed, {self.failed} failed")
+        return 1 if self.failed else 0
+
+
+class OnMember(Counted):
+    """A run against the one member of a set, whose t.c has so many documents."""
+
+    def __init__(self, member, documents):
+        super().__init__()
+        self.member = member
+        self.ask({"insert": "c", "documents": [{"_id": i, "x": 0} for i in documents]})
+
+    def ask(self, command, db="t"):
+        return self.member.client.command(db, command)
+
+
+class Run(Counted):
+    def __init__(self, servers):
+        super().__init__()
+        self.servers = servers
 
     def primary(self):
         return until("a primary", self.servers.primary)
@@ -169,6 +203,46 @@ class Run:
             now.client.command("admin", {"replSetStepDown": 60, "secondaryCatchUpPeriodSecs": 10})
         return now is member
 
+    def begins(self):
+        """On a set of one, which leads again at once, with a client that asks without a pause."""
+        alone = ReplicaSet(1)
+        try:
+            member = alone.members[0]
+            member.client.command("t", {"create": "first"})
+            clients = [Transaction(member) for _ in range(4)]
+            for n in range(BEGINNINGS):
+                member.client.command("admin", {"replSetStepDown": 1, "secondaryCatchUpPeriodSecs": 0, "force": True})
+                answers = []
+                for i, t in enumerate(clients):
+                    insert = {"insert": "first", "documents": [{"n": n, "i": i}]}
+                    until("a primary", lambda t=t, insert=insert: code(t.begin(insert)) == 0)
+                for _ in range(20):
+                    answers += [code(t.run({"find": "first", "filter": {"n": n}, "limit": 1})) for t in clients]
+                answers += [code(t.commit()) for t in clients]
+                self.check(set(answers) == {0}, f"a transaction of the first moment ({n})", set(answers))
+            rows = member.client.command("t", {"count": "first"})["n"]
+            self.check(rows == BEGINNINGS * len(clients), "all of them committed", rows)
+        finally:
+            alone.stop()
+
+    def lifetime(self):
+        member = self.primary()
+        member.client.command("admin", {"setParameter": 1, "transactionLifetimeLimitSeconds": 1})
+        t, late = Transaction(member), []
+
+        def status():
+            return member.client.command("admin", {"serverStatus": 1})["transactions"]
+
+        member.client.command("t", {"insert": "c", "documents": [{"_id": "life", "x": 0}]})
+        for _ in range(4):
+            self.check(code(t.begin(increment("life"))) == 0, "a transaction that lives a second")
+            began = time.monotonic()
+            until("its end", lambda: status()["currentOpen"] == 0)
+            late.append(time.monotonic() - began)
+        # Half a second between two looks, and room for a busy machine: less than the four seconds of before.
+        self.check(sorted(late)[1] < 3, "it ends soon after its second", late)
+        member.client.command("admin", {"setParameter": 1, "transactionLifetimeLimitSeconds": 60})
+
     def stopped(self):
         member = self.primary()
         member.client.command("t", {"insert": "c", "documents": [{"_id": "d", "x": 0}]})
@@ -230,18 +304,8 @@ class Run:
 def main():
     servers = ReplicaSet(3)
     run = Run(servers)
-    try:
-        run.killed()
-        run.first()
-        run.shares()
-        run.stepped_down()
-        run.stopped()
-        run.asked_again()
-    finally:
-        clean = servers.stop()
-    run.check(clean, "a clean stop of all")
-    print(f"transaction ends: {run.passed} passed, {run.failed} failed")
-    return 1 if run.failed else 0
+    parts = (run.killed, run.first, run.begins, run.lifetime, run.shares, run.stepped_down, run.stopped)
+    return run.end("transaction ends", servers, (*parts, run.asked_again))
 
 
 if __name__ == "__main__":

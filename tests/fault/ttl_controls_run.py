@@ -5,12 +5,12 @@ afterwards, what was in flight is there whole or not at all, and the rules act (
 MAYFLY_TTL_KILL_ROUNDS (12) rounds on one data directory; MAYFLY_SEED replays the random choices.
 """
 
-import json, os, random, shutil, tempfile, threading, time
+import json, os, shutil, tempfile, threading, time
 from datetime import datetime, timedelta, timezone
 
 from bson import ObjectId
 
-from fault_test import SEED, Checks, Client, kill, random_moment, rnd, start, stop
+from fault_test import SEED, Checks, Client, UntilGone, kill, random_moment, rnd, start, stop
 
 ROUNDS = int(os.environ.get("MAYFLY_TTL_KILL_ROUNDS", "12"))
 GUARDED = ("--setParameter", "ttlGuardMinDocs=1", "--setParameter", "ttlGuardAction=hold")
@@ -26,21 +26,16 @@ def must(c, doc):
     return r
 
 
-class Changer(threading.Thread):
+class Changer(UntilGone):
     """One change after the other on one rule; what was acknowledged and what was in flight."""
 
     def __init__(self, port, rule, model, seed):
-        super().__init__()
-        self.port, self.rule, self.model, self.rnd = port, rule, model, random.Random(seed)
-        self.error, self.acknowledged = None, 0
+        super().__init__(port, seed)
+        self.rule, self.model, self.error = rule, model, None
 
     def run(self):
         try:
-            c = Client("127.0.0.1", self.port)
-            while True:
-                self.step(c)
-        except (ConnectionError, OSError):
-            pass
+            super().run()
         except AssertionError as e:
             self.error = str(e)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How members know one another, changed on a running set: from no access control to key files to certificates, and from
-one key to the next, while clients go on writing.
+"""How members know one another, changed on a running set: from no access control to key files to certificates, from one
+key to the next, and from one authority to the next, while clients go on writing.
 
 The last line says "N passed, N failed". With the names of parts (functions) as arguments only those run.
 """
@@ -20,10 +20,10 @@ OWN = f"{folder}/own"
 OLD, NEW = "T2xkIGtleSBvZiB0aGUgbWVtYmVycyBvZiB0aGlzIHNldA==", "TmV3IGtleSBvZiB0aGUgbWVtYmVycyBvZiB0aGlzIHNldA=="
 
 
-def certificate(kind, name, *hosts, **environment):
+def certificate(kind, name, *hosts, authority=OWN, **environment):
     """The PEM file of a new certificate."""
     made = subprocess.run(
-        [ROOT / "scripts/certificates", OWN, kind, name, *hosts],
+        [ROOT / "scripts/certificates", authority, kind, name, *hosts],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -237,6 +237,142 @@ def rotation():
         s.close()
 
 
+def allowlist():
+    """Members are let in from the addresses that the list names, with the right key as well."""
+    key = ("--keyFile", key_file("listed", OLD))
+    s = make_set(*key)
+    try:
+        s.members[0].client.admin.command("replSetInitiate", s.config())
+        s.in_place()
+        s.primary().client.admin.command("createUser", "root", pwd="secret", roles=["root"])
+        for m in s.members:
+            m.connect(**USER)
+        s.all_vote()
+        away = s.others(s.primary())[0]
+        log = f"{s.primary().folder}/log"
+        for list_, lets_in in (
+            (("--clusterIpSourceAllowlist", "192.0.2.0/24"), False),
+            (("--clusterIpSourceAllowlist", "192.0.2.0/24, 127.0.0.0/8"), True),
+            (("--clusterIpSourceAllowlist", "192.0.2.0/24", "--clusterIpSourceAllowlist", "127.0.0.1"), True),
+        ):
+            seen = os.path.getsize(log)
+
+            def said():
+                with open(log, errors="replace") as f:
+                    f.seek(seen)
+                    return "see clusterIpSourceAllowlist" in f.read()
+
+            away.stop()
+            away.extra = [*key, *list_]
+            away.start()
+            away.wait_up()
+            if lets_in:
+                s.in_place()
+                s.settled()
+                check(not said(), f"{list_[1::2]}: the others are let in")
+            else:
+                s.wait(said, "the primary to be refused")
+                check(True, f"{list_[1::2]}: the others are not, and the primary's log says why")
+                check(away.client.admin.command("ping")["ok"] == 1, "clients are")
+        check(s.same(), "all members hold the same")
+    finally:
+        s.close()
+
+
+def new_certificates():
+    """The certificates of a set, and then the authority itself, are replaced by rotateCertificates alone; in between
+    there are files that are wrong."""
+    following, hosts = f"{folder}/following", ("localhost", "127.0.0.1")
+    next_client = certificate("client", "app", authority=following)
+
+    def text(path):
+        with open(path) as f:
+            return f.read()
+
+    def put(path, content):
+        with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
+            f.write(content)
+        os.replace(path + ".new", path)
+
+    both = text(CA) + text(f"{following}/ca.pem")
+    put(f"{folder}/both.pem", both)
+    old_client = TLS | dict(tlsCAFile=f"{folder}/both.pem")
+    new_client = old_client | dict(tlsCertificateKeyFile=next_client)
+    authority_file = f"{folder}/authorities.pem"
+    put(authority_file, text(CA))
+    s = ReplicaSet(0)
+    try:
+        for i in range(3):
+            file = f"{folder}/rotated{i}.pem"
+            put(file, text(certificate("server", f"first{i}", *hosts)))
+            options = ("--tlsMode", "requireTLS", "--tlsCertificateKeyFile", file, "--tlsCAFile", authority_file)
+            m = Known(f"{s.folder}/{i}", (*options, "--clusterAuthMode", "x509"))
+            m.file = file
+            m.connect(**TLS)
+            m.start()
+            m.wait_up()
+            s.members.append(m)
+        s.members[0].client.admin.command("replSetInitiate", s.config())
+        s.in_place()
+        s.primary().client.admin.command("createUser", "root", pwd="secret", roles=["root"])
+        for m in s.members:
+            m.connect(**USER, **old_client)
+        s.all_vote()
+
+        def writers_by(client, name):
+            secure = uri(s).replace("&authSource", f"&tls=true&tlsCAFile={client['tlsCAFile']}&authSource")
+            secure += f"&tlsCertificateKeyFile={client['tlsCertificateKeyFile']}"
+            return Writers(secure, 1, name, retry=True)
+
+        writers = writers_by(old_client, "old")
+        wrong_key = text(certificate("client", "unlike")).split("-----BEGIN PRIVATE KEY")[1]
+        past = text(certificate("server", "past", *hosts, UNTIL="20210101000000Z"))
+
+        def rotated(what, name=None, authority=OWN):
+            """All members have read their files again, and know one another by them: one that starts anew is let in and
+            lets the others in."""
+            for i, m in enumerate(s.members):
+                good = text(m.file)
+                if name:
+                    good = text(certificate("server", f"{name}{i}", *hosts, authority=authority))
+                no_key, start = good.split("-----BEGIN PRIVATE KEY")[0], "-----BEGIN PRIVATE KEY"
+                for bad in ("", "nonsense", good[: len(good) // 3], no_key, no_key + start + wrong_key, past):
+                    put(m.file, bad)
+                    got = code(lambda: m.client.admin.command("rotateCertificates", 1))
+                    check(got == 72, f"{what}: a file that is wrong: {got}")
+                put(m.file, good)
+                got = code(lambda: m.client.admin.command("rotateCertificates", 1, message=what))
+                check(got == 0, f"{what}: member {i} has read its files again: {got}")
+                writers.go_on(s, 3)
+            again = s.others(s.primary())[0]
+            seen = len(text(f"{again.folder}/log"))
+            restart(s, again, again.extra)
+            writers.go_on(s, 3)
+            if name:
+                others = [f"CN={name}{i}," for i, m in enumerate(s.members) if m is not again]
+                s.wait(lambda: all(o in text(f"{again.folder}/log")[seen:] for o in others), f"{what}: links with them")
+                check(True, f"{what}: its links with the others are made with the new files")
+
+        rotated("new certificates", "second")
+        put(authority_file, both)
+        rotated("a second authority")
+        acknowledged = finish(s, writers, "new certificates")
+        writers = writers_by(new_client, "new")
+        writers.go_on(s, 3)
+        rotated("certificates of the second authority", "third", following)
+        put(authority_file, text(f"{following}/ca.pem"))
+        for m in s.members:
+            m.client.admin.command("rotateCertificates", 1)
+            m.connect(**USER, **new_client)
+        rotated("the second authority alone", "fourth", following)
+        acknowledged |= finish(s, writers, "another authority")
+        refused = may_read(s.primary().port, **old_client)
+        check(refused not in (0, 13), f"a certificate of the first authority is worth nothing any more: {refused}")
+        all_there(s, acknowledged, "another authority")
+    finally:
+        s.close()
+
+
 CONFIG = """\
 net:
   tls:
@@ -358,7 +494,7 @@ def roles_in_certificates():
             m.kill()
 
 
-PARTS = (upgrade, rotation, by_configuration_file, roles_in_certificates)
+PARTS = (upgrade, rotation, allowlist, new_certificates, by_configuration_file, roles_in_certificates)
 try:
     run_parts("upgrade_auth", PARTS, check)
 finally:

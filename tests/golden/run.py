@@ -37,6 +37,8 @@ from bson import json_util
 from bson.codec_options import CodecOptions
 from bson.int64 import Int64
 
+from ports import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 JSON = json_util.JSONOptions(
     json_mode=json_util.JSONMode.CANONICAL,
@@ -84,7 +86,8 @@ class Client:
 
 
 def until(condition, seconds=60):
-    """Waits for a condition: what it gave, which is true, or what it last gave when the time is over."""
+    """Waits for a condition: what it gave, which is true, or what it last gave when the time is over. It polls, because
+    conditions are of other processes: what a server answers, a file, a line of /proc. None of them wakes anybody."""
     end = time.monotonic() + seconds
     while True:
         out = condition()
@@ -96,7 +99,12 @@ def until(condition, seconds=60):
 def initiate(client, host):
     """Makes a server the one member of a set and waits until it is primary: the reply to replSetInitiate."""
     reply = client.command("admin", {"replSetInitiate": {"_id": "rs0", "members": [{"_id": 0, "host": host}]}})
-    until(lambda: client.command("admin", {"hello": 1}).get("isWritablePrimary"))
+    seen = {"hello": 1}
+    for _ in range(60):
+        hello = client.command("admin", seen)
+        if hello.get("isWritablePrimary"):
+            break
+        seen = {"hello": 1, "topologyVersion": hello["topologyVersion"], "maxAwaitTimeMS": 1000}
     return reply
 
 
@@ -105,9 +113,7 @@ def launch(binary, args, log_path, limit=60, stdin=None):
     None) if it ended."""
     wanted = 0
     if "--replSet" in args:  # its members must know the port beforehand
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            wanted = free.getsockname()[1]
+        wanted = free_port()
     proc = subprocess.Popen(
         [
             binary,

@@ -19,7 +19,7 @@ for line in (ROOT / "tests/data/privileges.txt").read_text().splitlines():
 if unknown := used - actions:
     print(f"tests/data/privileges.txt: no such action: {', '.join(sorted(unknown))}")
     failed = True
-for action in ("viewExpiry", "changeExpiry", "holdExpiry", "reviewGuard", "readExpired"):
+for action in ("viewExpiry", "changeExpiry", "holdExpiry", "reviewGuard", "readExpired", "backup"):
     if action not in used or f"| `{action}` |" not in PAGE:
         print(f"docs/privileges.md: no row explains `{action}`, or no command needs it")
         failed = True

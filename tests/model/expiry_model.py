@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
 from run import ROOT, Server
 from expiry_transactions import Transactions
+from said import Said
 import bson, topologies
 
 ARGS = argparse.ArgumentParser()
@@ -131,7 +132,7 @@ class Model:
         return False
 
 
-class Run(Transactions):
+class Run(Transactions, Said):
     def __init__(self, server, seed, transactions=False):
         self.transactions = transactions
         self.client, self.rng, self.m = server.client, random.Random(seed), Model()
@@ -165,17 +166,6 @@ class Run(Transactions):
         r = self.client.command(db, self.in_transaction(cmd))
         self.broken = self.broken or r["ok"] != 1 or "writeErrors" in r or r.get("nErrors", 0) > 0
         return r
-
-    def ok(self, cmd, db="model"):
-        r = self.send(cmd, db)
-        assert r["ok"] == 1 and "writeErrors" not in r, f"{cmd}: {r}"
-        return r
-
-    def admin(self, cmd):
-        return self.ok(cmd, "admin")
-
-    def same(self, what, want, got):
-        assert want == got, f"{what}:\n  want {want}\n  got  {got}"
 
     # --- what a step can be ---
 

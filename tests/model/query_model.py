@@ -8,20 +8,25 @@ A round makes a collection with indexes of its own and asks many questions. Each
 every index as a hint, by $natural, by count and by an aggregation; all must agree with the matcher here, which knows
 MongoDB's rules for arrays on the path, null and missing (manual: "Query for Null or Missing Fields", "Query an Array",
 "Multikey Indexes") and no plans. Sorted answers must also be in order, as the manual's "Comparison/Sort Order" says.
+Then come the questions that the planner answers without the documents, or in another order than they are asked: counts,
+distinct values, groups, what is skipped, filters behind a new name (docs/query-plans.md). Some documents are past their
+deadline but still stored; no answer may know of them.
 On a replica set (of one member) the questions are asked in a transaction, which has itself made a part of the documents
 what they are, and again after its commit. The seed is printed; the same seed asks the same.
 """
 
-import argparse, os, random, sys, uuid
+import argparse, datetime, math, os, re, sys, uuid
 from pathlib import Path
 
 import bson
 from bson.int64 import Int64
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
-import topologies
-from run import ROOT, Client, Server
+from run import ROOT
+from said import begin
 
 ARGS = argparse.ArgumentParser()
 ARGS.add_argument("--rounds", type=int, default=60)
@@ -39,6 +44,10 @@ MISSING = object()
 
 def rank(v):
     """Place of a value's type in the comparison order."""
+    if isinstance(v, MinKey):
+        return 0
+    if isinstance(v, MaxKey):
+        return 9
     if v is MISSING or v is None:
         return 1
     if isinstance(v, bool):
@@ -55,7 +64,7 @@ def rank(v):
 def compare(a, b):
     if rank(a) != rank(b):
         return -1 if rank(a) < rank(b) else 1
-    if rank(a) == 1:
+    if rank(a) in (0, 1, 9):
         return 0
     if isinstance(a, dict):
         for (ka, va), (kb, vb) in zip(a.items(), b.items()):
@@ -125,9 +134,13 @@ def test(op, want, v):
         if want == "null":
             return v is None
         return v is not MISSING and not isinstance(v, bool) and isinstance(v, names[want])
+    if op == "$mod":
+        return rank(v) == 2 and math.fmod(int(v), want[0]) == want[1]
+    if op == "$regex":
+        return isinstance(v, str) and re.search(want, v) is not None
     if v is MISSING:
         v = None
-    if rank(v) != rank(want):
+    if rank(v) != rank(want) and rank(want) not in (0, 9):
         return False
     c = compare(v, want)
     return {"$gt": c > 0, "$gte": c >= 0, "$lt": c < 0, "$lte": c <= 0}[op]
@@ -194,6 +207,8 @@ def matches(doc, filter):
             ok = any(matches(doc, f) for f in want)
         elif name == "$nor":
             ok = not any(matches(doc, f) for f in want)
+        elif name == "$expr":
+            ok = expression(doc, want)
         elif isinstance(want, dict) and want and next(iter(want)).startswith("$"):
             ok = all(predicate(doc, name, o, w) for o, w in want.items())
         else:
@@ -201,6 +216,14 @@ def matches(doc, filter):
         if not ok:
             return False
     return True
+
+
+def expression(doc, e):
+    """{$op: ["$field", value]}: what is missing is less than everything, and types are not bracketed."""
+    (op, (path, want)), = e.items()
+    v = doc.get(path[1:], MISSING)
+    c = -1 if v is MISSING else compare(v, want)
+    return {"$eq": c == 0, "$ne": c != 0, "$gt": c > 0, "$gte": c >= 0, "$lt": c < 0, "$lte": c <= 0}[op]
 
 
 EMPTY = object()
@@ -229,8 +252,9 @@ MINIMUM = Minimum()
 
 
 def order(a, b):
-    if isinstance(a, Minimum) or isinstance(b, Minimum):
-        return (not isinstance(a, Minimum)) - (not isinstance(b, Minimum))
+    if isinstance(a, Minimum) or isinstance(b, Minimum):  # behind MinKey alone
+        place = [1 if isinstance(v, Minimum) else 0 if rank(v) == 0 else 2 for v in (a, b)]
+        return (place[0] > place[1]) - (place[0] < place[1])
     return compare(a, b)
 
 
@@ -274,11 +298,16 @@ def key_values(v, rest):
 
 FIELDS = ["a", "b", "a.b", "b.c", "a.0", "a.1.b", "a.b.c", "a.b.0"]
 SCALARS = [None, 0, 1, 2, 3, 2.5, "x", "y", True, False]
+PAST = datetime.datetime(2001, 1, 1, tzinfo=datetime.timezone.utc)
+# Of some rounds: few arrays, so that more is answered by keys alone.
+FLAT = False
 
 
 def value(r, depth=0):
     kind = r.random()
-    if kind < 0.5 or depth > 2:
+    if r.random() < 0.02:
+        return r.choice([MinKey(), MaxKey()])
+    if kind < 0.5 or depth > 2 or (FLAT and r.random() < 0.97):
         return r.choice(SCALARS)
     if kind < 0.75:
         return [value(r, depth + 1) for _ in range(r.randint(0, 3))]
@@ -310,8 +339,17 @@ def comparison(r, depth=0):
             "$all",
             "$not",
             "$elemMatch",
+            "$mod",
+            "$regex",
+            "ends",
         ]
     )
+    if op == "$mod":
+        return {op: [r.choice([2, 3, -2]), r.randint(0, 2)]}
+    if op == "$regex":
+        return {op: r.choice(["^x", "x|y", "y$", ".", "^", "z"])}
+    if op == "ends":
+        return {r.choice(["$gt", "$gte", "$lt", "$lte"]): r.choice([MinKey(), MaxKey()])}
     if op in ("$in", "$nin", "$all"):
         return {op: [value(r, 1) for _ in range(r.randint(0, 3))]}
     if op == "$exists":
@@ -337,6 +375,9 @@ def filter_of(r, depth=0, fields=FIELDS):
     for _ in range(r.randint(1, 2)):
         if depth < 2 and r.random() < 0.2:
             f[r.choice(["$and", "$or", "$nor"])] = [filter_of(r, depth + 1, fields) for _ in range(r.randint(1, 3))]
+        elif depth == 0 and r.random() < 0.05:
+            op = r.choice(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte"])
+            f["$expr"] = {op: [r.choice(["$a", "$b", "$c"]), r.choice([x for x in SCALARS if x != "x"])]}
         elif r.random() < 0.25:
             f[r.choice(fields)] = value(r, 1)
         else:
@@ -414,6 +455,141 @@ def check_order(what, got, sort):
                 raise Difference(f"{what}: {x} before {y}")
 
 
+def canon(v):
+    """Equal for equal values, as a key."""
+    if v is MISSING or v is None:
+        return "null"
+    if isinstance(v, dict):
+        return "{" + ",".join(f"{k}:{canon(x)}" for k, x in v.items()) + "}"
+    if isinstance(v, list):
+        return "[" + ",".join(canon(x) for x in v) + "]"
+    if isinstance(v, (MinKey, MaxKey, bool, str)):
+        return repr(v)
+    return repr(float(v))
+
+
+def aggregate(client, db, pipeline, **more):
+    got = documents(client, db, {"aggregate": "q", "pipeline": pipeline, "cursor": {}, **more})
+    if isinstance(got, dict):
+        raise Difference(f"aggregate {pipeline}: error {got.get('code')}: {got.get('errmsg')}")
+    return got
+
+
+def ask_counts(client, db, r, docs, indexes, f, want):
+    """What is counted, and what is skipped."""
+    hint = r.choice([None, None] + indexes)
+    skip, limit = r.choice([0, 0, r.randint(1, 30)]), r.choice([0, 0, r.randint(1, 30)])
+    part = ([{"$skip": skip}] if skip else []) + ([{"$limit": limit}] if limit else [])
+    one = r.choice([1, None, "x"])
+    for filter, all in ((f, len(want)), ({}, len(docs))):
+        left = max(all - skip, 0)
+        left = min(left, limit) if limit else left
+        counts = r.choice(
+            [
+                [{"$count": "n"}],
+                [{"$group": {"_id": one, "n": {"$sum": 1}}}],
+                [{"$group": {"_id": one, "n": {"$count": {}}}}],
+            ]
+        )
+        pipeline = [{"$match": filter}] + part + counts
+        got = aggregate(client, db, pipeline, **({"hint": hint} if hint else {}))
+        if [d["n"] for d in got] != ([left] if left else []):
+            raise Difference(f"aggregate {pipeline} hint {hint}: {got}, want {left}")
+    if not indexes:
+        return
+    hint = r.choice(indexes)
+    find = {"find": "q", "filter": f, "hint": hint, "batchSize": 1000}
+    all = [d["_id"] for d in documents(client, db, find)]
+    part = {**find, "skip": skip, "limit": limit, "batchSize": r.randint(2, 9)}
+    got = [d["_id"] for d in documents(client, db, part)]
+    if got != (all[skip : skip + limit] if limit else all[skip:]):
+        raise Difference(f"{find} skip {skip} limit {limit}: {got}, of {all}")
+
+
+def ask_values(client, db, r, found, f):
+    """Different values, by `distinct` and by $group."""
+    path = r.choice(FIELDS + ["a", "b", "c"])
+    want = set()
+    for d in found:
+        for v in walk(d, path):
+            want.update(canon(e) for e in (v if isinstance(v, list) else [] if v is MISSING else [v]))
+    reply = client.command(db, {"distinct": "q", "key": path, "query": f})
+    if not reply["ok"] or sorted(map(canon, reply["values"])) != sorted(want):
+        raise Difference(f"distinct {path} of {f}: {reply}, want {sorted(want)}")
+    field = r.choice(["a", "b", "c"])
+    got = [canon(d["_id"]) for d in aggregate(client, db, [{"$match": f}, {"$group": {"_id": "$" + field}}])]
+    if sorted(got) != sorted({canon(d.get(field)) for d in found}):
+        raise Difference(f"group {field} of {f}: {got}")
+    condition = comparison(r)
+    pipeline = [{"$match": f}, {"$group": {"_id": "$" + field}}, {"$match": {"_id": condition}}]
+    got = [canon(d["_id"]) for d in aggregate(client, db, pipeline)]
+    keys = {canon(d.get(field)): d.get(field) for d in found}
+    if sorted(got) != sorted(k for k, v in keys.items() if matches({"_id": v}, {"_id": condition})):
+        raise Difference(f"{pipeline}: {got}, of {list(keys)}")
+
+
+def ask_first(client, db, r, docs, found, f):
+    """The first or last document of each value, in an order."""
+    field, other = r.sample(["a", "b", "c"], 2)
+    sort = {field: r.choice([1, -1])} if r.random() < 0.6 else {}
+    sort[other] = r.choice([1, -1])
+    op = r.choice(["$first", "$last"])
+    pipeline = [{"$match": f}, {"$sort": sort}, {"$group": {"_id": "$" + field, "x": {op: "$$ROOT"}}}]
+    got = documents(client, db, {"aggregate": "q", "pipeline": pipeline, "cursor": {}})
+    if isinstance(got, dict) and got.get("code") == 2 and "parallel" in got.get("errmsg", "").lower():
+        return
+    if isinstance(got, dict) or sorted(canon(d["_id"]) for d in got) != sorted({canon(d.get(field)) for d in found}):
+        raise Difference(f"{pipeline}: {got}")
+    for d in got:
+        for y in (y for y in found if canon(y.get(field)) == canon(d["_id"])):
+            for (kx, sign), (ky, _) in zip(sort_key(d["x"], sort), sort_key(y, sort)):
+                c = order(kx, ky) * sign * (1 if op == "$first" else -1)
+                if c > 0:
+                    raise Difference(f"{pipeline}: {d['x']}, not {y}")
+                if c < 0:
+                    break
+
+
+def renamed(f, names):
+    out = {}
+    for name, want in f.items():
+        head, dot, rest = name.partition(".")
+        if name in ("$and", "$or", "$nor"):
+            out[name] = [renamed(x, names) for x in want]
+        else:
+            out[names.get(head, head) + dot + rest] = want
+    return out
+
+
+def ask_renamed(client, db, r, docs):
+    """A filter behind a stage that gives its fields other names."""
+    f = filter_of(r, 1)
+    stage, names = r.choice(
+        [
+            ({"$project": {"z": "$a", "b": 1}}, {"a": "z"}),
+            ({"$project": {"b": "$a", "a": "$b"}}, {"a": "b", "b": "a"}),
+            ({"$addFields": {"z": "$a", "a": 1}}, {"a": "z"}),
+            ({"$set": {"y": "$b", "z": "$a"}}, {"a": "z", "b": "y"}),
+            ({"$unset": "c"}, {}),
+        ]
+    )
+    pipeline = [stage, {"$match": renamed(f, names)}, {"$project": {"_id": 1}}]
+    want = sorted(i for i, d in docs.items() if matches(d, f))
+    check_answer(f"{pipeline}", aggregate(client, db, pipeline), want, docs)
+    sort = {r.choice(["a", "b", "c"]): r.choice([1, -1])}
+    pipeline = [{"$addFields": {"d": {"$ifNull": ["$a", 0]}}}, {"$sort": sort}, {"$limit": r.randint(1, 9)}]
+    got = aggregate(client, db, pipeline)
+    limit = pipeline[2]["$limit"]
+    keys = [sort_key(d, sort)[0][0] for d in docs.values()]
+    for d in got:
+        mine = sort_key(d, sort)[0][0]
+        before = sum(order(k, mine) * list(sort.values())[0] < 0 for k in keys)
+        if before >= limit:
+            raise Difference(f"{pipeline}: {d} is not among the first")
+    if len(got) != min(limit, len(docs)):
+        raise Difference(f"{pipeline}: {len(got)} documents")
+
+
 def ask(client, db, r, docs, indexes):
     f = filter_of(r)
     want = sorted(i for i, d in docs.items() if matches(d, f))
@@ -451,6 +627,10 @@ def ask(client, db, r, docs, indexes):
             client, db, {"aggregate": "q", "pipeline": [{"$match": f}, {"$project": {"_id": 1}}], "cursor": {}}
         )
         check_answer(f"aggregate {f}", got, want, docs)
+        ask_counts(client, db, r, docs, indexes, f, want)
+        ask_values(client, db, r, [docs[i] for i in want], f)
+        ask_first(client, db, r, docs, [docs[i] for i in want], f)
+        ask_renamed(client, db, r, docs)
     except Difference as e:
         return str(e)
     return None
@@ -525,21 +705,14 @@ def make_other(client, db, r, docs):
 
 def main():
     args = ARGS.parse_args()
-    seed = args.seed if args.seed is not None else random.randrange(1 << 32)
-    print(f"seed {seed}", flush=True)
-    r = random.Random(seed)
-    server = None
-    if args.uri:
-        host, port = args.uri.split(":")
-        client = Client(host, int(port))
-    else:
-        topologies.BINARY = args.binary
-        server = topologies.ReplicaSet(1).members[0] if args.replica_set else Server(args.binary)
-        client = server.client
+    r, server, client = begin(args)
+    client.command("admin", {"setParameter": 1, "ttlMonitorEnabled": False})
     failed = asked = 0
     for n in range(args.rounds):
         db = f"model{n % 8}"
         client.command(db, {"dropDatabase": 1})
+        global FLAT
+        FLAT = r.random() < 0.5
         docs = {i: document(r, i) for i in range(r.randint(1, 40))}
         specs = r.sample(INDEXES, r.randint(1, 4))
         late = r.random() < 0.5
@@ -562,6 +735,11 @@ def main():
                 if reply["writeErrors"][0]["code"] not in (171, 16746):
                     sys.exit(f"insert {d}: {reply}")
                 del docs[i]
+        if r.random() < 0.5:
+            # Past their deadline and still stored: nobody sees them.
+            ghosts = [document(r, 2000 + i) for i in range(r.randint(1, 20))]
+            for d in ghosts:
+                client.command(db, {"insert": "q", "documents": [d], "expireAt": PAST})
         if late:
             index()
         asker = InTransaction(client, db, make_other(client, db, r, docs)) if args.replica_set else client
@@ -575,9 +753,9 @@ def main():
                 failed += 1
                 print(f"round {n}: {why}", flush=True)
                 if failed >= 20:
-                    sys.exit(f"{failed} differences, seed {seed}")
+                    sys.exit(f"{failed} differences, seed {args.seed}")
     ok = server.stop() if server else True
-    print(f"{asked} questions, {failed} differences (seed {seed})")
+    print(f"{asked} questions, {failed} differences (seed {args.seed})")
     sys.exit(1 if failed or not ok else 0)
 
 

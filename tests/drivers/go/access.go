@@ -49,6 +49,9 @@ func asUser(uri string) error {
 	if n := len(who.AuthInfo.AuthenticatedUsers); n != 1 {
 		return want(false, "%d users", n)
 	}
+	if err = lookAtServer(); err != nil {
+		return err
+	}
 	db := client.Database("access_go")
 	for _, t := range []test{{"crud", crud}, {"cursors", cursors}, {"sessions", sessions}} {
 		c := db.Collection(t.name)

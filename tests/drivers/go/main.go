@@ -281,6 +281,16 @@ func retries(c *mongo.Collection) error {
 	return first(err, want(n == 1, "an increment was lost or done twice"))
 }
 
+// lookAtServer notes of which set the client's server is a member.
+func lookAtServer() error {
+	var hello struct {
+		SetName string `bson:"setName"`
+	}
+	err := client.Database("admin").RunCommand(ctx, bson.D{{"hello", 1}}).Decode(&hello)
+	setName = hello.SetName
+	return err
+}
+
 func main() {
 	if logins := os.Getenv("LOGINS"); logins != "" {
 		access(logins)
@@ -291,13 +301,9 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
-	var hello struct {
-		SetName string `bson:"setName"`
-	}
-	if err = client.Database("admin").RunCommand(ctx, bson.D{{"hello", 1}}).Decode(&hello); err != nil {
+	if err = lookAtServer(); err != nil {
 		panic(err)
 	}
-	setName = hello.SetName
 	db = client.Database("driver_go")
 	tests = []test{{"crud", crud}, {"bulk", bulk}, {"cursors", cursors}, {"indexes", indexes}, {"expiry", expiry}, {"sessions", sessions}}
 	if setName != "" {

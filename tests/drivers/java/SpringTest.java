@@ -1,11 +1,13 @@
 import com.mongodb.client.MongoClient;
 import com.mongodb.client.MongoClients;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.Callable;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import org.bson.Document;
+import org.bson.types.ObjectId;
 import org.springframework.context.annotation.AnnotationConfigApplicationContext;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
@@ -16,13 +18,17 @@ import org.springframework.data.mongodb.MongoTransactionManager;
 import org.springframework.data.mongodb.core.MongoTemplate;
 import org.springframework.data.mongodb.core.SimpleMongoClientDatabaseFactory;
 import org.springframework.data.mongodb.core.index.Index;
+import org.springframework.data.mongodb.core.mapping.TimeSeries;
 import org.springframework.data.mongodb.core.query.Criteria;
 import org.springframework.data.mongodb.core.query.Query;
 import org.springframework.data.mongodb.core.query.Update;
+import org.springframework.data.mongodb.core.timeseries.Granularity;
 import org.springframework.data.domain.Sort;
 import org.springframework.transaction.annotation.EnableTransactionManagement;
 import org.springframework.transaction.annotation.Transactional;
 import org.springframework.transaction.support.TransactionTemplate;
+
+import static org.springframework.data.mongodb.core.aggregation.Aggregation.*;
 
 /** Spring Data MongoDB with transactions, on a set. The last line counts. */
 public class SpringTest {
@@ -67,6 +73,44 @@ public class SpringTest {
         List<Integer> all = new ArrayList<>();
         for (Account a : db.find(new Query().with(Sort.by("id")), Account.class)) all.add(a.sum);
         return all + " " + db.getCollection("journal").countDocuments();
+    }
+
+    /** A time series of Spring Data's annotation. */
+    @TimeSeries(collection = "weather", timeField = "at", metaField = "sensor", granularity = Granularity.MINUTES)
+    public static class Point {
+        @Id public ObjectId id;
+        public Instant at;
+        public int sensor;
+        public double celsius;
+        static Point of(Instant at, int sensor, double celsius) {
+            Point p = new Point();
+            p.at = at;
+            p.sensor = sensor;
+            p.celsius = celsius;
+            return p;
+        }
+    }
+
+    static void timeSeries() {
+        db.createCollection(Point.class);
+        Instant begin = Instant.parse("2030-01-01T00:00:00Z");
+        List<Point> points = new ArrayList<>();
+        for (int i = 0; i < 100; i++) points.add(Point.of(begin.plusSeconds(60 * i), i % 4, i));
+        db.insertAll(points);
+        Document shown = db.getDb().listCollections().filter(new Document("name", "weather")).first();
+        check(shown != null && "timeseries".equals(shown.getString("type")), "a time series: " + shown);
+        check(shown.get("options", Document.class).get("timeseries", Document.class).getString("granularity")
+            .equals("minutes"), "its granularity: " + shown);
+        Query late = Query.query(Criteria.where("sensor").is(3).and("at").gte(begin.plusSeconds(60 * 90)));
+        List<Point> found = db.find(late.with(Sort.by(Sort.Direction.DESC, "at")), Point.class);
+        check(found.size() == 3 && found.get(0).celsius == 99 && found.get(0).at.equals(begin.plusSeconds(60 * 99)),
+            "points by time: " + found.size());
+        var means = db.aggregate(newAggregation(group("sensor").avg("celsius").as("mean"), sort(Sort.by("_id"))),
+            Point.class, Document.class).getMappedResults();
+        check(means.size() == 4 && means.get(0).getDouble("mean") == 48.0, "means: " + means);
+        check(db.remove(Query.query(Criteria.where("sensor").is(1)), Point.class).getDeletedCount() == 25, "deletes");
+        check(db.count(new Query(), Point.class) == 75, "what is left");
+        db.dropCollection(Point.class);
     }
 
     static boolean fails(Class<?> with, Callable<?> f) {
@@ -132,6 +176,7 @@ public class SpringTest {
             int tries = 0;
             for (Future<Integer> m : moves) tries += m.get();
             threads.shutdown();
+            timeSeries();
             check(sums().equals("[70, 130] 42"), "after 40 transfers with " + tries + " tries: " + sums());
         }
         System.out.println(passed + " passed, " + failed + " failed");

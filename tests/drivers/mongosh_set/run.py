@@ -22,6 +22,8 @@ def run(script, count):
                 "--quiet",
                 f"mongodb://127.0.0.1:{servers[0].port}/set_test?directConnection=true",
                 "--file",
+                str(here / "checks.js"),
+                "--file",
                 str(here / script),
             ],
             env=dict(os.environ, HOME=home, HOSTS=",".join(f"127.0.0.1:{s.port}" for s in servers)),

@@ -1,14 +1,5 @@
 // Runs inside mongosh on a member that is not initiated yet: the rs helpers people type.
-let passed = 0, failed = 0;
-function check(name, f) {
-  try { const r = f(); if (r === false) throw new Error('false'); passed++; }
-  catch (e) { failed++; print(`FAIL ${name}: ${e.message}`); }
-}
-const eq = (a, b) => { const x = EJSON.stringify(a), y = EJSON.stringify(b); if (x !== y) throw new Error(`${x} is not ${y}`); };
-const fails = (code, f) => { try { f(); } catch (e) { if (e.code !== code) throw new Error(`want ${code}, got ${e.code}: ${e.message}`); return; } throw new Error(`want error ${code}`); };
-
-const until = (what, f) => { const end = Date.now() + 30000; for (;;) { try { if (f()) return; } catch (e) { } if (Date.now() > end) throw new Error(`not in time: ${what}`); sleep(20); } };  // sleeps: polls until a deadline
-
+// checks.js was read before.
 check('rs.conf before', () => fails(94, () => rs.conf()));
 check('rs.hello before', () => eq([rs.hello().isWritablePrimary, rs.hello().isreplicaset], [false, true]));
 check('rs.initiate for another set', () => fails(93, () => rs.initiate({ _id: 'other', members: [{ _id: 0, host: '127.0.0.1:1' }] })));

@@ -1,14 +1,7 @@
 // Runs inside mongosh on the first of three members that are not initiated yet (their hosts in HOSTS): the rs helpers on a set.
-let passed = 0, failed = 0;
-function check(name, f) {
-  try { const r = f(); if (r === false) throw new Error('false'); passed++; }
-  catch (e) { failed++; print(`FAIL ${name}: ${e.message}`); }
-}
-const eq = (a, b) => { const x = EJSON.stringify(a), y = EJSON.stringify(b); if (x !== y) throw new Error(`${x} is not ${y}`); };
-const fails = (code, f) => { try { f(); } catch (e) { if (e.code !== code) throw new Error(`want ${code}, got ${e.code}: ${e.message}`); return; } throw new Error(`want error ${code}`); };
+// checks.js was read before.
 const hosts = process.env.HOSTS.split(',');
 const at = host => new Mongo(`mongodb://${host}/?directConnection=true`).getDB('admin');
-const until = (what, f) => { const end = Date.now() + 30000; for (;;) { try { if (f()) return; } catch (e) { } if (Date.now() > end) throw new Error(`not in time: ${what}`); sleep(20); } };  // sleeps: polls until a deadline
 const states = () => rs.status().members.map(m => m.stateStr);
 const leader = () => hosts.find(h => at(h).hello().isWritablePrimary);
 

@@ -233,4 +233,22 @@ if ((await db.command({ hello: 1 })).setName) test('an awaitData getMore that wa
   await db.command({ killCursors: 'blocked', cursors: [Long.fromValue(found.cursor.id)] });
 });
 
+test('a time series', async () => {
+  await db.collection('weather').drop().catch(() => {});
+  const series = await db.createCollection('weather', { timeseries: { timeField: 'at', metaField: 'sensor' }, expireAfterSeconds: 86400 });
+  const begin = Date.UTC(2030, 0, 1);
+  await series.insertMany(Array.from({ length: 300 }, (_, i) => ({ at: new Date(begin + i * 60e3), sensor: { id: i % 3 }, v: i })));
+  const [shown] = await db.listCollections({ name: 'weather' }).toArray();
+  assert.equal(shown.type, 'timeseries');
+  assert.equal(await series.countDocuments({ 'sensor.id': 1 }), 100);
+  const last = await series.aggregate([{ $sort: { sensor: 1, at: -1 } }, { $group: { _id: '$sensor', v: { $first: '$v' } } }, { $sort: { v: 1 } }]).toArray();
+  assert.deepEqual(last.map((d) => d.v), [297, 298, 299]);
+  let n = 0;
+  for await (const d of series.find({ at: { $gte: new Date(begin + 100 * 60e3) } }).batchSize(7)) n += d.v >= 100;
+  assert.equal(n, 200);
+  assert.equal((await series.deleteMany({ v: { $gte: 290 } })).deletedCount, 10);
+  await rejects(series.updateOne({ 'sensor.id': 1 }, { $set: { v: 0 } }), 72);
+  assert.equal((await series.updateMany({ sensor: { id: 0 } }, { $set: { 'sensor.room': 'roof' } })).modifiedCount, 97);
+});
+
 await run(() => client.close());

@@ -23,10 +23,10 @@ export async function until(what, fn, ms = 15000) {
     await new Promise((r) => setImmediate(r));
   }
 }
-// A TCP port of the loopback interface that nobody listens on now.
+// A TCP port of the loopback interface that nobody listens on now. It lies below those that the system gives to
+// clients, and above those of the Python tests (golden/ports.py).
 export const freePort = () => new Promise((resolve) => {
-  const server = net.createServer().listen(0, "127.0.0.1", () => {
-    const { port } = server.address();
-    server.close(() => resolve(port));
-  });
+  const port = 20000 + Math.floor(Math.random() * 10000);
+  const server = net.createServer().listen(port, "127.0.0.1", () => server.close(() => resolve(port)));
+  server.on("error", () => resolve(freePort()));
 });

@@ -63,4 +63,22 @@ test('$expire and expiry.field', async () => {
   await Session.create({ _id: 'b', ttl: -1 });
   assert.equal(await left('b'), undefined);
 });
+test('a time-series schema', async () => {
+  const Point = mongoose.model('Point', new Schema({ at: Date, sensor: { id: Number }, celsius: Number }, {
+    timeseries: { timeField: 'at', metaField: 'sensor', granularity: 'minutes' }, expireAfterSeconds: 86400 }));
+  await Point.createCollection();
+  await Point.init();
+  const begin = Date.UTC(2030, 0, 1);
+  await Point.insertMany(Array.from({ length: 50 }, (_, i) => ({ at: new Date(begin + i * 60e3), sensor: { id: i % 2 }, celsius: i })));
+  await Point.create({ at: new Date(begin), sensor: { id: 9 }, celsius: 99 });
+  const [shown] = await mongoose.connection.db.listCollections({ name: 'points' }).toArray();
+  assert.equal(shown.type, 'timeseries');
+  assert.equal(shown.options.timeseries.granularity, 'minutes');
+  assert.equal(shown.options.expireAfterSeconds, 86400);
+  assert.equal(await Point.countDocuments({ 'sensor.id': 1 }), 25);
+  assert.equal((await Point.findOne({ 'sensor.id': 1 }).sort({ at: -1 })).celsius, 49);
+  const [{ avg }] = await Point.aggregate([{ $match: { 'sensor.id': 0 } }, { $group: { _id: '$sensor.id', avg: { $avg: '$celsius' } } }]);
+  assert.equal(avg, 24);
+  assert.equal((await Point.deleteMany({ 'sensor.id': 9 })).deletedCount, 1);
+});
 await run(() => mongoose.disconnect());

@@ -1,10 +1,12 @@
 """Libraries as their users use them: MongoEngine, Beanie (on asyncio), Celery with its results and its queue here,
 Flask-Session."""
 
-import asyncio, datetime, os, sys, time, traceback, warnings
+import asyncio, datetime, os, time, warnings
 
 from pymongo import AsyncMongoClient, MongoClient
 from pymongo.errors import DuplicateKeyError
+
+from parts import run_all
 
 warnings.simplefilter("ignore")
 URI = os.environ["MONGODB_URI"]
@@ -200,14 +202,4 @@ def flask_session():
     assert browser.get("/").text == "1"
 
 
-passed = failed = 0
-for t in tests:
-    try:
-        t()
-        passed += 1
-    except Exception:
-        failed += 1
-        print(f"FAIL {t.__name__}")
-        traceback.print_exc()
-print(f"libraries: {passed} passed, {failed} failed")
-sys.exit(failed != 0)
+run_all("libraries", tests)

@@ -1,6 +1,6 @@
 """pymongo against a real server: CRUD, bulk, cursors, indexes, TTL, errors, compression, threads."""
 
-import datetime, os, resource, socket, struct, sys, threading, time, traceback
+import datetime, os, resource, socket, struct, threading, time
 
 import bson, pymongo
 from bson import Decimal128, Int64, ObjectId, Regex, Timestamp
@@ -16,6 +16,8 @@ from pymongo import (
     UpdateOne,
 )
 from pymongo.errors import BulkWriteError, CursorNotFound, DuplicateKeyError, ExecutionTimeout, OperationFailure
+
+from parts import run_all
 
 client = MongoClient(os.environ["MONGODB_URI"])
 db = client["pymongo_driver"]
@@ -423,14 +425,34 @@ def idle_connections():
     until("the connections to end", lambda: status()["connections"]["current"] < count)
 
 
-passed = failed = 0
-for t in tests:
-    try:
-        t()
-        passed += 1
-    except Exception:
-        failed += 1
-        print(f"FAIL {t.__name__}")
-        traceback.print_exc()
-print(f"pymongo: {passed} passed, {failed} failed")
-sys.exit(failed != 0)
+@test
+def time_series():
+    begin = datetime.datetime(2030, 1, 1)
+    options = {"timeField": "at", "metaField": "sensor", "granularity": "seconds"}
+    series = db.create_collection("weather", timeseries=options, expireAfterSeconds=86400)
+    minute = datetime.timedelta(minutes=1)
+    result = series.insert_many(
+        [{"at": begin + i * minute, "sensor": {"id": i % 3}, "celsius": i / 10} for i in range(300)]
+    )
+    assert len(result.inserted_ids) == 300
+    shown = next(db.list_collections(filter={"name": "weather"}))
+    assert shown["type"] == "timeseries" and shown["options"]["expireAfterSeconds"] == 86400
+    assert series.count_documents({"sensor.id": 1}) == 100
+    late = series.find({"sensor.id": 2, "at": {"$gte": begin + 290 * minute}}, {"_id": 0, "celsius": 1}).sort("at", -1)
+    assert [d["celsius"] for d in late] == [29.9, 29.6, 29.3, 29.0]
+    hour = {"$dateTrunc": {"date": "$at", "unit": "hour"}}
+    means = list(series.aggregate([{"$group": {"_id": hour, "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}]))
+    assert [m["n"] for m in means] == [60] * 5
+    series.create_index([("sensor.id", ASCENDING), ("at", DESCENDING)], name="by_id")
+    assert series.index_information()["by_id"]["key"] == [("sensor.id", 1), ("at", -1)]
+    series.update_many({"sensor.id": 2}, {"$set": {"sensor.room": "roof"}}, hint="by_id")
+    assert series.distinct("sensor.room") == ["roof"]
+    assert series.delete_many({"celsius": {"$lt": 1}}, hint=[("sensor.id", 1), ("at", -1)]).deleted_count == 10
+    raises(72, series.update_one, {"sensor.id": 1}, {"$set": {"celsius": 0}})
+    raises(72, series.find_one_and_delete, {"sensor.id": 1})
+    db.command("collMod", "weather", timeseries={"granularity": "minutes"}, expireAfterSeconds="off")
+    series.drop()
+    assert not [c for c in db.list_collection_names() if "weather" in c]
+
+
+run_all("pymongo", tests)

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""What belongs to who asks, where the one who asks has changed since the cursor was opened: another connection of the
+user, other roles, no login any more.
+  sessions   $listSessions and $listLocalSessions: one's own, and others' with the action
+  stages     $currentOp in a batch that another connection asks for than the one that opened the cursor
+  roles      $$USER_ROLES in a getMore that waits while roles change
+The last line says "N passed, N failed". MAYFLYD.
+"""
+
+import threading
+
+from fault_test import Checks, log_in, run_parts, until
+from own_server import OwnServer, code
+
+check = Checks()
+DENIED = 13
+PASSWORD = "only of this test"
+
+
+class Server(OwnServer):
+    check, root_password = check, PASSWORD
+
+    def user(self, name, *roles):
+        self.connect("root").admin.command("createUser", name, pwd=PASSWORD, roles=list(roles))
+        return self.connect(name)
+
+    def by_hand(self, name):
+        return log_in(self.port, name, PASSWORD)
+
+
+def ids(documents):
+    return {bytes(d["_id"]["id"]) for d in documents}
+
+
+def sessions():
+    """One's own sessions need no action, others' listSessions; a view shows whoever reads it their own."""
+    with Server() as s:
+        root = s.first_user()
+        ann, bob = s.user("ann"), s.user("bob")
+        with ann.start_session() as of_ann, bob.start_session() as of_bob:
+            ann.admin.command("ping", session=of_ann)
+            bob.admin.command("ping", session=of_bob)
+            both = [bytes(x.session_id["id"]) for x in (of_ann, of_bob)]
+            root.admin.command("refreshLogicalSessionCacheNow")
+            named = [{"user": u, "db": "admin"} for u in ("ann", "bob")]
+
+            def local(who, spec):
+                return ids(who.admin.aggregate([{"$listLocalSessions": spec}]))
+
+            def stored(who, spec):
+                return ids(who.config["system.sessions"].aggregate([{"$listSessions": spec}]))
+
+            for where in (local, stored):
+                for who, spec, want in (
+                    (ann, {}, [True, False]),
+                    (bob, {}, [False, True]),
+                    (ann, {"users": named[:1]}, [True, False]),
+                    (root, {}, [False, False]),
+                    (root, {"allUsers": True}, [True, True]),
+                    (root, {"users": named[1:]}, [False, True]),
+                ):
+                    found = where(who, spec)
+                    check([i in found for i in both] == want, f"{where.__name__} {spec}: {want}")
+                for spec in ({"allUsers": True}, {"users": named}, {"users": named[1:]}, {"users": ["bob"]}):
+                    check(code(where, ann, spec) == DENIED, f"{where.__name__} {spec} needs listSessions")
+            check(code(local, s.connect(), {}) == DENIED, "and all of them a login")
+            root.config.command("create", "v", viewOn="system.sessions", pipeline=[{"$listSessions": {}}])
+            see = [{"resource": {"db": "config", "collection": "v"}, "actions": ["find"]}]
+            root.admin.command("createRole", "see", privileges=see, roles=[])
+            root.admin.command("grantRolesToUser", "ann", roles=["see"])
+            for what, found in (
+                ("find", ann.config.v.find()),
+                ("aggregate", ann.config.v.aggregate([])),
+                ("distinct", [{"_id": {"id": i}} for i in ann.config.v.distinct("_id.id")]),
+            ):
+                found = ids(found)
+                check([i in found for i in both] == [True, False], f"{what} on a view of sessions: one's own")
+
+
+def stages():
+    """The connection that opened the cursor is gone, and its memory free, before the stage makes its documents."""
+    with Server() as s:
+        root = s.first_user()
+        s.user("ann")
+        bob = s.by_hand("root")
+        for all_users, want in ((False, {"ann"}), (True, {"ann", "root"})):
+            if all_users:
+                root.admin.command("grantRolesToUser", "ann", roles=["clusterMonitor"])
+            first, second = s.by_hand("ann"), s.by_hand("ann")
+            stage = {"$currentOp": {"idleConnections": True, "allUsers": all_users}}
+            command = {"aggregate": 1, "pipeline": [stage], "cursor": {"batchSize": 0}}
+            cursor = first.command("admin", command)["cursor"]["id"]
+            address = "%s:%d" % first.sock.getsockname()
+            first.sock.close()
+            everybody = lambda: root.admin.command("currentOp", **{"$all": True})["inprog"]
+            check(until(lambda: all(op.get("client") != address for op in everybody())), "a connection goes")
+            got = second.command("admin", {"getMore": cursor, "collection": "$cmd.aggregate"})
+            users = {u["user"] for op in got["cursor"]["nextBatch"] for u in op.get("effectiveUsers", [])}
+            check(users == want, f"$currentOp, allUsers {all_users}, shows operations of {users}")
+        bob.sock.close()
+
+
+def roles():
+    """The roles that it shows are not those that it began with, whose memory is free by then."""
+    with Server() as s:
+        root = s.first_user()
+        read = {"role": "read", "db": "shop"}
+        root.shop.create_collection("log", capped=True, size=65536)
+        root.shop.log.insert_one({"_id": 0})
+        ann, said = s.user("ann", read), []
+        ann.close()
+        ann = s.by_hand("ann")
+        find = {"find": "log", "tailable": True, "awaitData": True, "projection": {"r": "$$USER_ROLES.role"}}
+        cursor = ann.command("shop", find)["cursor"]
+        check(cursor["firstBatch"] == [{"_id": 0, "r": ["read"]}], f"a first batch: {cursor}")
+        more = {"getMore": cursor["id"], "collection": "log", "maxTimeMS": 60_000}
+        thread = threading.Thread(target=lambda: said.append(ann.command("shop", more)))
+        thread.start()
+        waits = lambda: root.admin.command("currentOp", **{"command.getMore": cursor["id"]})["inprog"]
+        check(until(waits), "a getMore waits")
+        root.admin.command("grantRolesToUser", "ann", roles=[{"role": "dbAdmin", "db": "shop"}])
+        root.shop.log.insert_one({"_id": 1})
+        thread.join(90)
+        got = said and said[0].get("cursor", {}).get("nextBatch", said[0])
+        check([sorted(d["r"]) for d in got] == [["dbAdmin", "read"]], f"after it has waited: {got}")
+
+
+run_parts("own data", [sessions, stages, roles], check)
