@@ -9,13 +9,7 @@ member of a set that signs cluster times; and a login by SCRAM-SHA-256 of a driv
 import hashlib
 import hmac
 import os
-import re
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
-import time
 from base64 import b64decode, b64encode
 from pathlib import Path
 
@@ -24,7 +18,8 @@ sys.path[:0] = [str(ROOT / "tests/fault"), str(ROOT / "tests/golden")]
 binary = next((a for a in sys.argv[1:] if "/" in a), str(ROOT / "build/release/mayflyd"))
 os.environ["MAYFLYD"] = binary
 from bson.binary import Binary
-from fault_test import Client, free_port, log_in
+from counted import Counted
+from fault_test import Client, log_in
 
 operations = int(sys.argv[sys.argv.index("--operations") + 1]) if "--operations" in sys.argv else 2000
 PASSWORD, USERS, ROLES = "secret", 10_000, 1_000
@@ -35,83 +30,6 @@ PARTS = {
     "signing a time": "TimeKeys::Sign(",
     "the audit log": "AuditAllowedCommand(",
 }
-
-
-class Counted:
-    """A server under callgrind."""
-
-    def __init__(self, *flags, key=None):
-        self.folder = tempfile.mkdtemp(prefix="mayfly-bench-access-")
-        self.out, self.port = f"{self.folder}/out", free_port()
-        if key:
-            Path(self.folder, "key").write_text(key)
-            os.chmod(f"{self.folder}/key", 0o600)
-            flags = (*flags, "--keyFile", f"{self.folder}/key", "--replSet", "rs0")
-        member = "--replSet" in flags
-        command = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={self.out}"]
-        command += [binary, "--port", str(self.port), "--dbpath", f"{self.folder}/data", "--nounixsocket", "--quiet"]
-        command += ["--httpPort", "0", "--ioThreads", "1", *flags]
-        with open(f"{self.folder}/log", "ab") as log:
-            self.proc = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        self.nobody = self.until(lambda: Client("127.0.0.1", self.port))
-        if member:
-            self.nobody.command("admin", {"replSetInitiate": {"_id": "rs0", "members": [
-                {"_id": 0, "host": f"127.0.0.1:{self.port}"}]}})  # fmt: skip
-            self.until(lambda: self.nobody.command("admin", {"hello": 1}).get("isWritablePrimary"))
-
-    def until(self, f):
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                if r := f():
-                    return r
-            except OSError:
-                pass
-            if self.proc.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the server did not start: {Path(self.folder, 'log').read_text()[-2000:]}")
-            time.sleep(0.1)  # sleeps: polls until a deadline
-
-    def control(self, *what):
-        subprocess.run(["callgrind_control", *what, str(self.proc.pid)], check=True, capture_output=True)
-
-    def count(self, client, command, n=None):
-        """Instructions of one `command(i)` when it is repeated."""
-        n = n or operations
-        for i in range(n // 4 + 1):
-            client.command("shop", command(i))
-        self.control("--instr=on")
-        self.control("--zero")
-        before = {p.name for p in Path(self.folder).glob("out*")}
-        for i in range(n):
-            reply = client.command("shop", command(n + i))
-            assert reply["ok"] == 1 and not reply.get("writeErrors"), reply
-        self.control("--dump")
-        self.control("--instr=off")
-        files = [p for p in Path(self.folder).glob("out*") if p.name not in before]
-        total, parts = 0, dict.fromkeys(PARTS, 0)
-        for p in files:
-            text = subprocess.run(
-                ["callgrind_annotate", "--inclusive=yes", "--threshold=100", p],
-                check=True,
-                capture_output=True,
-                text=True,
-            ).stdout
-            for line in text.splitlines():
-                if found := re.match(r" *([\d,]+) \(.*?\) +(.*)", line):
-                    value, what = int(found[1].replace(",", "")), found[2]
-                    if what.startswith("PROGRAM TOTALS"):
-                        total += value
-                    for part, name in PARTS.items():
-                        # A function has a line for each file whose lines are inlined in it; the largest has the others.
-                        if name in what:
-                            parts[part] = max(parts[part], value)
-            p.unlink()
-        return total / n, {part: value / n for part, value in parts.items()}
-
-    def end(self):
-        self.proc.send_signal(signal.SIGTERM)
-        self.proc.wait(120)
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def find(i):
@@ -129,7 +47,7 @@ def insert(_):
 
 def both(server, client):
     client.command("shop", {"insert": "c", "documents": [{"_id": i, "text": "x" * 200} for i in range(1000)]})
-    return server.count(client, find), server.count(client, insert)
+    return server.count(client, find, operations), server.count(client, insert, operations)
 
 
 def first_user(server):
@@ -197,7 +115,7 @@ def show(what, *counted):
 
 def measured(what, *flags, crowd=None, key=None, logged_in=True):
     """A row: find and insert of a new server, by `crowd`, a user among many, if given."""
-    s = Counted(*flags, key=key)
+    s = Counted(binary, *flags, key=key, parts=PARTS)
     root = first_user(s) if logged_in else s.nobody
     if crowd:
         many(s, root)

@@ -3,6 +3,7 @@
 encryption beside without, taking turns in one run.
 
     bench/at_rest.py [BINARY] [--rounds N]
+    bench/at_rest.py [BINARY] --instructions    the same counted by callgrind, and bytes, which no other load changes
 
 The client is a process of its own; what is shown is the CPU time of the server's process, from /proc, with all threads:
 flushes and compactions count. The server's block cache is as small as it can be, so that most finds read a block from a
@@ -13,10 +14,11 @@ import base64, os, random, shutil, struct, sys, tempfile, time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests/golden"))
+sys.path[:0] = [str(ROOT / "tests/fault"), str(ROOT / "tests/golden")]
 from run import launch
 
 import bson, pymongo, socket
+from counted import Counted
 from threads import threads_cpu
 
 rounds = int(sys.argv[sys.argv.index("--rounds") + 1]) if "--rounds" in sys.argv else 5
@@ -97,10 +99,45 @@ class Server:
         self.settle()
 
 
+def instructions(*options):
+    """{what: instructions of an operation, or bytes} of a server with these options."""
+    many, batches, few = 40_000, 40, 2000
+    s = Counted(binary, "--cacheSizeGB", "0.03125", *options)
+    made = iter(range(10**9))
+    one = lambda: {"_id": next(made), "k": random.randrange(many), "text": os.urandom(SIZE // 2).hex()}
+    insert = lambda n: {"insert": "c", "documents": [one() for _ in range(n)]}
+    s.nobody.command("shop", {"createIndexes": "c", "indexes": [{"key": {"k": 1}, "name": "k"}]})
+    for _ in range(0, many, BATCH):
+        s.nobody.command("shop", insert(BATCH))
+    s.nobody.command("admin", {"fsync": 1})
+    out = {}
+    count = lambda *a, **k: s.count(s.nobody, *a, **k)[0]
+    out[f"insert, {BATCH} at once, and the flush"] = count(lambda i: insert(BATCH), batches, {"fsync": 1}) / BATCH
+    out["insert, one at a time"] = count(lambda i: insert(1), few)
+    s.nobody.command("admin", {"fsync": 1})
+    before = reads(s.proc.pid)
+    find = lambda i: {"find": "c", "filter": {"_id": random.randrange(many)}, "limit": 1, "singleBatch": True}
+    out["find by _id"] = count(find, few)
+    out["reads of files for a find"] = (reads(s.proc.pid) - before) / (few * 1.25)
+    files = [p for p in Path(s.folder, "data").rglob("*") if p.suffix == ".sst"]
+    out["bytes of a document in the files"] = sum(p.stat().st_size for p in files) / next(made)
+    s.end()
+    return out
+
+
 key = f"{folder}/key"
 with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
     f.write(base64.b64encode(os.urandom(32)).decode())
-servers = [Server("plain"), Server("encrypted", "--enableEncryption", "--encryptionKeyFile", key)]
+ENCRYPTED = "--enableEncryption", "--encryptionKeyFile", key
+if "--instructions" in sys.argv:
+    plain, encrypted = instructions(), instructions(*ENCRYPTED)
+    print("| | plain | encrypted | difference |\n| --- | ---: | ---: | ---: |")
+    for what, n in plain.items():
+        digits, other = 2 if n < 100 else 0, encrypted[what]
+        print(f"| {what} | {n:,.{digits}f} | {other:,.{digits}f} | {(other / n - 1) * 100:+.1f} % |")
+    shutil.rmtree(folder, ignore_errors=True)
+    sys.exit()
+servers = [Server("plain"), Server("encrypted", *ENCRYPTED)]
 try:
     print(f"load of the machine at the beginning: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
     for n in range(rounds):

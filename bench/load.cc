@@ -8,52 +8,12 @@
 #include <random>
 
 #include "bench/load_client.h"
+#include "bench/load_commands.h"
 
 namespace mayfly::bench {
 namespace {
 
 constexpr int64_t kDocuments = 200000;  // what reads and updates work on
-
-/// The document all workloads use: about 200 bytes with two indexed fields.
-void AppendDocument(BsonBuilder& b, int64_t id) {
-  b.Append("_id", id).Append("a", static_cast<int32_t>(id % 1000)).Append("b", id);
-  b.Append("text", std::string_view("The quick brown mayfly dances over the quiet stream for the "
-                                    "one evening that it has, and then is gone "
-                                    "without leaving any trace behind it."));
-  b.Append("n", int32_t{0});
-}
-
-std::string InsertMany(std::string_view collection, int64_t first, int64_t count) {
-  return Command(kDb, [&](BsonBuilder& b) {
-    b.Append("insert", collection);
-    auto docs = b.OpenArray("documents");
-    for (int64_t i = 0; i < count; ++i) {
-      auto d = docs.OpenDocument();
-      AppendDocument(d, first + i);
-    }
-    docs.Done();
-    b.Append("ordered", true);
-  });
-}
-
-std::string CreateIndexes(std::string_view collection) {
-  return Command(kDb, [&](BsonBuilder& b) {
-    b.Append("createIndexes", collection);
-    auto indexes = b.OpenArray("indexes");
-    for (const char* f : {"a", "b"}) {
-      auto i = indexes.OpenDocument();
-      {
-        auto k = i.OpenDocument("key");
-        k.Append(f, 1);
-      }
-      i.Append("name", std::string(f) + "_1");
-    }
-  });
-}
-
-std::string Drop(std::string_view collection) {
-  return Command(kDb, [&](BsonBuilder& b) { b.Append("drop", collection); });
-}
 
 struct Workload {
   const char* name;
@@ -114,32 +74,11 @@ void FillCollections(SyncClient& client) {
   client.Call(Drop("many"), false);
   client.Call(CreateIndexes("read"));
   client.Call(CreateIndexes("ins"));
-  for (int64_t i = 0; i < kDocuments; i += 1000) client.Call(InsertMany("read", i, 1000));
-}
-
-std::string FindBy(std::string_view field, int64_t value, int limit) {
-  return Command(kDb, [&](BsonBuilder& b) {
-    b.Append("find", "read");
-    {
-      auto f = b.OpenDocument("filter");
-      f.Append(field, value);
-    }
-    if (limit > 0) b.Append("limit", limit).Append("singleBatch", true);
-  });
+  for (int64_t i = 0; i < kDocuments; i += 1000) client.Call(InsertDocuments("read", i, 1000));
 }
 
 std::string InsertNext(Positions& at, bool journal) {
-  return Command(kDb, [&](BsonBuilder& b) {
-    b.Append("insert", "ins");
-    auto docs = b.OpenArray("documents");
-    auto d = docs.OpenDocument();
-    AppendDocument(d, at.inserted++);
-    d.Done();
-    docs.Done();
-    if (!journal) return;
-    auto wc = b.OpenDocument("writeConcern");
-    wc.Append("w", 1).Append("j", true);
-  });
+  return InsertDocuments("ins", at.inserted++, 1, {.journal = journal, .b_of = {}});
 }
 
 std::vector<Workload> Inserts(PositionsPtr at) {
@@ -152,7 +91,9 @@ std::vector<Workload> Inserts(PositionsPtr at) {
        [at](int64_t, std::string& m) { m = InsertNext(*at, true); }},
       {"insertMany(1000), no index",
        1000,
-       [at](int64_t, std::string& m) { m = InsertMany("many", (at->many += 1000) - 1000, 1000); },
+       [at](int64_t, std::string& m) {
+         m = InsertDocuments("many", (at->many += 1000) - 1000, 1000);
+       },
        {{"echo", 1}, {kBatched, 1000}}},
   };
 }
@@ -161,26 +102,15 @@ std::vector<Workload> Finds(PositionsPtr at) {
   return {
       {"find by _id",
        1,
-       [at](int64_t, std::string& m) { m = FindBy("_id", at->AnyDocument(), 1); },
+       [at](int64_t, std::string& m) { m = FindEqual("read", "_id", at->AnyDocument(), 1); },
        {{"echo", 1}, {kGet, 1}}},
       {"find by secondary index",
        1,
-       [at](int64_t, std::string& m) { m = FindBy("b", at->AnyDocument(), 0); },
+       [at](int64_t, std::string& m) { m = FindEqual("read", "b", at->AnyDocument(), 0); },
        {{"echo", 1}, {kSeek, 1}, {kGet, 1}}},
       {"range of 100 by secondary index",
        1,
-       [at](int64_t, std::string& m) {
-         int64_t v = at->AnyDocument();
-         m = Command(kDb, [&](BsonBuilder& b) {
-           b.Append("find", "read");
-           {
-             auto f = b.OpenDocument("filter");
-             auto r = f.OpenDocument("b");
-             r.Append("$gte", v).Append("$lt", v + 100);
-           }
-           b.Append("batchSize", 101);
-         });
-       },
+       [at](int64_t, std::string& m) { m = FindRange("read", "b", at->AnyDocument()); },
        {{"echo", 1}, {kSeek, 1}, {kNext, 100}, {kNeighbour, 100}}},
   };
 }
@@ -189,23 +119,7 @@ std::vector<Workload> Changes(PositionsPtr at) {
   return {
       {"updateOne $inc",
        1,
-       [at](int64_t, std::string& m) {
-         int64_t v = at->AnyDocument();
-         m = Command(kDb, [&](BsonBuilder& b) {
-           b.Append("update", "read");
-           auto us = b.OpenArray("updates");
-           auto u = us.OpenDocument();
-           {
-             auto q = u.OpenDocument("q");
-             q.Append("_id", v);
-           }
-           {
-             auto c = u.OpenDocument("u");
-             auto inc = c.OpenDocument("$inc");
-             inc.Append("n", 1);
-           }
-         });
-       },
+       [at](int64_t, std::string& m) { m = Increment("read", at->AnyDocument()); },
        {{"echo", 1}, {kGet, 1}, {kPut, 1}}},
       {"deleteOne",
        1,
@@ -280,12 +194,7 @@ std::vector<Workload> MakeWorkloads(SyncClient& client) {
   take(changes.begin(), changes.begin() + 1);
   take(sums.begin(), sums.end());
   take(changes.begin() + 1, changes.end());
-  all.push_back({"ping",
-                 1,
-                 [](int64_t, std::string& m) {
-                   m = Command("admin", [](BsonBuilder& b) { b.Append("ping", 1); });
-                 },
-                 {{"echo", 1}}});
+  all.push_back({"ping", 1, [](int64_t, std::string& m) { m = Ping(); }, {{"echo", 1}}});
   return all;
 }
 
@@ -297,6 +206,7 @@ struct Choices {
   int64_t reap = 0, scan = 0, redis = 0, trickle = 0, head = 0, idle_rules = 0, fill_backlog = 0;
   bool read_costs = false, backlog = false, transactions = false, set_memory = false;
   std::vector<int> set_ports, set_pids;
+  std::vector<int64_t> sizes;
 };
 
 void AddWorkloadOptions(CLI::App& app, Choices& c) {
@@ -324,6 +234,9 @@ void AddRunOptions(CLI::App& app, Choices& c) {
   app.add_option("--scan", c.scan,
                  "instead: scans and sorts of a collection of this many documents, with the "
                  "server's peak memory");
+  app.add_option("--sizes", c.sizes,
+                 "instead: look-ups and updates of collections of these sizes, one after the other")
+      ->delimiter(',');
   app.add_option("--redis-reap", c.redis, "instead: the same on a Redis server on that port");
   app.add_option(
       "--trickle", c.trickle,
@@ -371,7 +284,7 @@ bool RunInstead(const Choices& c) {
   if (c.set_ports.size() >= 4 && c.set_ports.size() == c.set_pids.size()) {
     RunOnSets(c);
   } else if (c.transactions) {
-    RunTransactions(o, c.callgrind);
+    RunTransactions(o, c.callgrind, c.only);
   } else if (c.redis > 0) {
     RunRedisReap(o, c.redis);
   } else if (c.reap > 0) {
@@ -390,6 +303,8 @@ bool RunInstead(const Choices& c) {
     FillBacklog(o, c.fill_backlog);
   } else if (c.backlog) {
     RunBacklog(o);
+  } else if (!c.sizes.empty()) {
+    RunSizes(o, c.sizes, c.only);
   } else if (c.scan > 0) {
     RunScan(o, c.scan);
   } else {
@@ -402,17 +317,37 @@ bool IsChosen(const Choices& c, std::string_view name) {
   return name.find(c.only) != std::string_view::npos;
 }
 
+/// Reads everything once, records and indexes. Otherwise the first reads of each block would be
+/// counted, a third of a find's instructions, and how many there are is chance.
+void FillCache(SyncClient& client) {
+  for (const char* collection : {"read", "ins"}) {
+    auto count = [&](const std::function<void(BsonBuilder&)>& query) {
+      client.Call(Command(kDb,
+                          [&](BsonBuilder& b) {
+                            b.Append("count", collection);
+                            auto q = b.OpenDocument("query");
+                            query(q);
+                          }),
+                  false);
+    };
+    count([](BsonBuilder& q) { q.Append("n", -1); });
+    for (const char* field : {"a", "b"})
+      count([&](BsonBuilder& q) { q.OpenDocument(field).Append("$gte", 0); });
+  }
+}
+
 void PrintInstructions(const Choices& c, SyncClient& client) {
   LoadOptions options = c.options;
   if (options.max_operations == 0) options.max_operations = 2000;
-  options.seconds = 8;
+  options.seconds = 120;    // ends runs that hang: the count of operations ends all others
+  options.connections = 1;  // with several, chance decides which writes share a commit
   std::printf("| workload | instructions an operation |\n| --- | ---: |\n");
   for (Workload& w : MakeWorkloads(client)) {
     if (!IsChosen(c, w.name)) continue;
-    options.connections = 8;
     // What the store would tidy up beside the operations is done before them.
     for (const char* name : {"read", "ins", "many"})
       client.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("compact", name); }), false);
+    FillCache(client);
     std::printf("| %s | %.0f |\n", w.name, CountInstructions(options, c.callgrind, w.next));
     std::fflush(stdout);
   }

@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -39,6 +40,19 @@ double CpuSeconds(int pid) {
   double user = 0, system = 0;
   rest >> user >> system;
   return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+double ThreadSeconds(int pid, std::string_view name) {
+  double nanos = 0;
+  std::error_code gone;
+  const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+  for (const auto& task : std::filesystem::directory_iterator(tasks, gone)) {
+    std::string comm;
+    std::getline(std::ifstream(task.path() / "comm"), comm);
+    double n = 0;
+    if (comm.starts_with(name) && std::ifstream(task.path() / "schedstat") >> n) nanos += n;
+  }
+  return nanos / 1e9;
 }
 
 int64_t ResidentBytes(int pid) {

@@ -15,6 +15,8 @@ int64_t NowMicros();
 /// CPU seconds (user and system) and resident bytes of a process, from /proc. Zero for pid 0.
 double CpuSeconds(int pid);
 int64_t ResidentBytes(int pid);
+/// CPU seconds of those of its threads whose names begin so.
+double ThreadSeconds(int pid, std::string_view name);
 
 /// A whole OP_MSG with `body` as its only section.
 std::string EncodeMessage(BsonView body);
@@ -107,9 +109,13 @@ double CountInstructions(LoadOptions options, const std::string& out_file,
 
 /// The mass expiry (load_reap.cc).
 void RunReap(const LoadOptions& options, int64_t documents);
+/// Look-ups, ranges and updates of collections of these sizes, one after the other, each in several
+/// states of the store and beside a ping, and what delays steady finds (load_sizes.cc).
+/// `only`: of rows whose name contains this, and pings.
+void RunSizes(const LoadOptions& options, const std::vector<int64_t>& sizes, std::string_view only);
 /// Scans and sorts of a large collection, with the memory they take (load_scan.cc).
 void RunScan(const LoadOptions& options, int64_t documents);
-/// The same on a Redis server, with keys (load_redis.cc).
+/// RunReap on a Redis server, with keys (load_redis.cc).
 void RunRedisReap(const LoadOptions& options, int64_t keys);
 /// Documents that fall due one after the other: how long after its deadline each is gone
 /// (load_expiry.cc).
@@ -119,8 +125,10 @@ void RunTrickle(const LoadOptions& options, int64_t per_second, int64_t seconds)
 void RunHead(const LoadOptions& options, int64_t documents);
 
 /// What transactions cost, on a set's primary (load_transactions.cc). `out_file`: of a server that
-/// runs under callgrind, which is counted instead; empty: times.
-void RunTransactions(const LoadOptions& options, const std::string& out_file);
+/// runs under callgrind, which is counted instead; empty: times. `only`: of rows whose name
+/// contains this.
+void RunTransactions(const LoadOptions& options, const std::string& out_file,
+                     std::string_view only);
 
 /// find by `_id` with and without expiry (load_costs.cc).
 void RunReadCosts(const LoadOptions& options, double seconds);

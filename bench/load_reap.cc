@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "bench/load_client.h"
+#include "bench/load_commands.h"
 
 namespace mayfly::bench {
 
@@ -36,26 +37,7 @@ void RunReap(const LoadOptions& base, int64_t documents) {
   set("ttlMonitorEnabled", false);
   for (const char* c : {"sessions", "kept"})
     client.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("drop", c); }), false);
-  client.Call(Command(kDb, [&](BsonBuilder& b) {
-    b.Append("createIndexes", "sessions");
-    auto indexes = b.OpenArray("indexes");
-    {
-      auto i = indexes.OpenDocument();
-      {
-        auto k = i.OpenDocument("key");
-        k.Append("at", 1);
-      }
-      i.Append("name", "at_1").Append("expireAfterSeconds", 0);
-    }
-    {
-      auto i = indexes.OpenDocument();
-      {
-        auto k = i.OpenDocument("key");
-        k.Append("user", 1);
-      }
-      i.Append("name", "user_1");
-    }
-  }));
+  client.Call(CreateSessionIndexes());
   fill("sessions", documents, Instant{1000000000000});
   fill("kept", kReadable, Instant{32503680000000});
   std::mt19937_64 random(7);

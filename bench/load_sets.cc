@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "bench/load_client.h"
+#include "bench/load_commands.h"
 
 namespace mayfly::bench {
 namespace {
@@ -204,34 +205,11 @@ void SetTtlMonitor(SyncClient& primary, bool on) {
   }));
 }
 
-void CreateSessions(SyncClient& primary) {
-  primary.Call(Command(kDb, [&](BsonBuilder& b) {
-    b.Append("createIndexes", "sessions");
-    auto indexes = b.OpenArray("indexes");
-    {
-      auto i = indexes.OpenDocument();
-      {
-        auto k = i.OpenDocument("key");
-        k.Append("at", 1);
-      }
-      i.Append("name", "at_1").Append("expireAfterSeconds", 0);
-    }
-    {
-      auto i = indexes.OpenDocument();
-      {
-        auto k = i.OpenDocument("key");
-        k.Append("user", 1);
-      }
-      i.Append("name", "user_1");
-    }
-  }));
-}
-
 void RunSetExpiry(const LoadOptions& base, const SetMembers& set) {
   std::mt19937_64 random(12);
   auto primary = Primary(set);
   SetTtlMonitor(*primary, false);
-  CreateSessions(*primary);
+  primary->Call(CreateSessionIndexes());
   const int64_t documents = base.max_operations;
   Fill(set, "sessions", documents, Instant{1000000000000});
   LoadOptions o = base;

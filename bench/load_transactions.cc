@@ -1,8 +1,10 @@
 // What transactions cost: beside single writes, beside each other, and those who use none.
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <memory>
 #include <random>
+#include <thread>
 
 #include "bench/load_client.h"
 
@@ -10,6 +12,7 @@ namespace mayfly::bench {
 namespace {
 
 constexpr int64_t kAccounts = 100, kPlain = 20'000;
+constexpr std::string_view kBank = "a bank", kLarge = "a large transaction";
 
 /// One connection's session, and where it is in what it says.
 struct Client {
@@ -188,12 +191,13 @@ LoadResult RunScript(LoadOptions o, Script& script) {
   return r;
 }
 
-void RunRows(const LoadOptions& base) {
+void RunRows(const LoadOptions& base, std::string_view only) {
   std::printf(
       "| workload | connections | operations/s | p50 us a request | p99 us | server CPU us an "
       "operation |\n| --- | ---: | ---: | ---: | ---: | ---: |\n");
   std::vector<double> cost;
   for (const Row& row : Rows()) {
+    if (row.name.find(only) == std::string::npos) continue;
     LoadOptions o = base;
     o.connections = 64;
     Script script(o.connections, row.statements, row.transaction);
@@ -204,7 +208,7 @@ void RunRows(const LoadOptions& base) {
                 n / r.seconds, r.latency.Percentile(0.5), r.latency.Percentile(0.99), cost.back());
     std::fflush(stdout);
   }
-  PrintShare(cost, "The CPU microseconds");
+  if (only.empty()) PrintShare(cost, "The CPU microseconds");
 }
 
 /// Money goes from account to account: 64 clients, so that they meet.
@@ -225,6 +229,63 @@ void RunBank(const LoadOptions& base, SyncClient& client) {
   std::printf("| two updates and an insert | %.0f | %.2f | %ld | %.2f |\n", n / r.seconds,
               static_cast<double>(script.begun_anew()) / n, r.latency.Percentile(0.99),
               r.server_cpu_seconds * 1e6 / n);
+}
+
+constexpr int64_t kMegabytes = 100, kDocument = 20'000, kBatch = 400;
+constexpr int64_t kCount = kMegabytes * 1'000'000 / kDocument;  ///< documents of the large one
+
+/// A large transaction commits, beside another client that changes one document again and again.
+void RunLarge(const LoadOptions& base, SyncClient& client) {
+  Fill(client, "large", 0);
+  Fill(client, "beside", 1);
+  client.Call(Command(kDb, [](BsonBuilder& b) { b.Append("create", "large"); }));
+  std::mt19937_64 random(7);
+  std::string text;
+  while (text.size() < kDocument) text.push_back(static_cast<char>('a' + random() % 26));
+  std::vector<Statement> statements;
+  for (int64_t first = 0; first < kCount; first += kBatch)
+    statements.push_back([&text, first](Client&, BsonBuilder& b) {
+      b.Append("insert", "large");
+      auto docs = b.OpenArray("documents");
+      for (int64_t i = first; i < std::min(first + kBatch, kCount); ++i)
+        docs.OpenDocument().Append("_id", i).Append("text", text);
+    });
+  const size_t requests = statements.size() + 1;
+  Script script(1, std::move(statements), true);
+  std::string message;
+  for (size_t i = 0; i + 1 < requests; ++i) {
+    script.Next(0, message);
+    const BsonDocument reply = client.Call(message);
+    script.Reply(0, reply.view());
+  }
+  script.Next(0, message);
+  std::atomic<bool> over{false};
+  const int64_t began = NowMicros();
+  int64_t took = 0;
+  std::thread commit([&] {
+    const BsonDocument reply = client.Call(message);
+    took = NowMicros() - began;
+    script.Reply(0, reply.view());
+    over = true;
+  });
+  LoadOptions o = base;
+  o.connections = 1;
+  double seconds = 0;
+  Client none;
+  const Statement change = Increment(
+      "beside", [](Client&) { return int64_t{0}; }, 1);
+  const LoadResult r = RunLoadUntil(
+      o,
+      [&](int64_t, std::string& m) { m = Command(kDb, [&](BsonBuilder& b) { change(none, b); }); },
+      [&] { return over.load(); }, &seconds);
+  commit.join();
+  if (script.errors() > 0 || r.errors > 0) std::printf("ERRORS\n");
+  std::printf(
+      "\n| %s of %ld MB | seconds | updates beside it | p50 us | p99 us | slowest us |\n"
+      "| --- | ---: | ---: | ---: | ---: | ---: |\n| commit | %.2f | %ld | %ld | %ld | %ld |\n",
+      std::string(kLarge).c_str(), kMegabytes, static_cast<double>(took) / 1e6, r.operations,
+      r.latency.Percentile(0.5), r.latency.Percentile(0.99), r.latency.max());
+  std::fflush(stdout);
 }
 
 std::vector<std::pair<std::string, std::function<void(int64_t, std::string&)>>> PlainOperations() {
@@ -319,13 +380,15 @@ void RunBeside(const LoadOptions& base, SyncClient& client) {
   PrintBeside("server CPU us", median[0], median[1]);
 }
 
-void RunInstructions(LoadOptions o, SyncClient& client, const std::string& out_file) {
+void RunInstructions(LoadOptions o, SyncClient& client, const std::string& out_file,
+                     std::string_view only) {
   if (o.max_operations == 0) o.max_operations = 2000;
   o.seconds = 60;
   o.connections = 8;
   std::printf("| workload | instructions an operation |\n| --- | ---: |\n");
   std::vector<double> cost;
   for (const Row& row : Rows()) {
+    if (row.name.find(only) == std::string::npos) continue;
     Script script(o.connections, row.statements, row.transaction);
     o.conversation = &script;
     const double each = CountInstructions(o, out_file, {});
@@ -334,6 +397,7 @@ void RunInstructions(LoadOptions o, SyncClient& client, const std::string& out_f
     std::printf("| %s | %.0f |\n", row.name.c_str(), cost.back());
     std::fflush(stdout);
   }
+  if (!only.empty()) return;
   PrintShare(cost, "The instructions");
   o.conversation = nullptr;
   std::vector<double> of[2];
@@ -347,17 +411,18 @@ void RunInstructions(LoadOptions o, SyncClient& client, const std::string& out_f
 
 }  // namespace
 
-void RunTransactions(const LoadOptions& base, const std::string& out_file) {
+void RunTransactions(const LoadOptions& base, const std::string& out_file, std::string_view only) {
   SyncClient client(base.host, base.port);
   Fill(client, "plain", kPlain);
   Fill(client, "ins", 0);
   Fill(client, "moves", 0);
   for (const char* name : {"ins", "moves"})
     client.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("create", name); }));
-  if (!out_file.empty()) return RunInstructions(base, client, out_file);
-  RunRows(base);
-  RunBeside(base, client);
-  RunBank(base, client);
+  if (!out_file.empty()) return RunInstructions(base, client, out_file, only);
+  RunRows(base, only);
+  if (only.empty()) RunBeside(base, client);
+  if (kBank.find(only) != std::string_view::npos) RunBank(base, client);
+  if (kLarge.find(only) != std::string_view::npos) RunLarge(base, client);
 }
 
 }  // namespace mayfly::bench

@@ -3,6 +3,7 @@
 server; full handshakes a second of one core, with ECDSA; memory of a connection that is idle.
 
     bench/tls.py [BINARY] [--rounds N]
+    bench/tls.py [BINARY] --instructions    of a find, counted by callgrind, which no other load changes
 
 The client is a process of its own; what is shown is the CPU time of the server's process, from /proc.
 """
@@ -11,10 +12,12 @@ import os, selectors, shutil, socket, ssl, struct, subprocess, sys, tempfile, ti
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests/golden"))
+sys.path[:0] = [str(ROOT / "tests/fault"), str(ROOT / "tests/golden")]
 from run import launch
 
 import bson, pymongo
+from counted import Counted
+from fault_test import Client
 from threads import threads_cpu
 
 rounds = int(sys.argv[sys.argv.index("--rounds") + 1]) if "--rounds" in sys.argv else 5
@@ -34,14 +37,30 @@ def resident(pid):
 folder = tempfile.mkdtemp(prefix="mayfly-bench-tls-")
 make = lambda *a: subprocess.run([ROOT / "scripts/certificates", f"{folder}/c", *a], check=True, capture_output=True)
 make("server", "server", "localhost")
-proc, port = launch(
-    binary,
-    ["--dbpath", f"{folder}/data", "--tlsMode", "allowTLS", "--tlsCertificateKeyFile", f"{folder}/c/server.pem"]
-    + ["--tlsCAFile", f"{folder}/c/ca.pem", "--tlsAllowConnectionsWithoutCertificates", "--ioThreads", "1", "--quiet"],
-    f"{folder}/log",
-)
+options = ["--tlsMode", "allowTLS", "--tlsCertificateKeyFile", f"{folder}/c/server.pem"]
+options += ["--tlsCAFile", f"{folder}/c/ca.pem", "--tlsAllowConnectionsWithoutCertificates"]
 context = ssl.create_default_context(cafile=f"{folder}/c/ca.pem")
 context.minimum_version = ssl.TLSVersion.TLSv1_3
+
+
+def instructions():
+    server = Counted(binary, *options, "--setParameter", "tlsHandshakeTimeoutMillis=120000")
+    secured = Client("127.0.0.1", server.port)
+    secured.sock = context.wrap_socket(secured.sock, server_hostname="localhost")
+    find = lambda i: {"find": "c", "filter": {"_id": i % 1000}, "limit": 1, "singleBatch": True}
+    secured.command("shop", {"insert": "c", "documents": [{"_id": i, "text": "x" * 200} for i in range(1000)]})
+    plain, tls = (server.count(client, find, 2000)[0] for client in (server.nobody, secured))
+    print(f"instructions of a find by _id: plain {plain:,.0f}, TLS 1.3 {tls:,.0f}: +{tls / plain - 1:.0%}", flush=True)
+    server.end()
+
+
+if "--instructions" in sys.argv:
+    instructions()
+    shutil.rmtree(folder)
+    sys.exit()
+proc, port = launch(
+    binary, ["--dbpath", f"{folder}/data", *options, "--ioThreads", "1", "--quiet"], f"{folder}/log"
+)
 
 
 def connect(tls):
