@@ -1,0 +1,61 @@
+# What the step layout of scripts/test looks at. Sourced by it, not run.
+# shellcheck shell=bash
+
+# good, bad TEXT: what check_layout counts.
+good() { layout_passed=$((layout_passed + 1)); }
+bad() { printf '%s\n' "$@"; layout_failed=$((layout_failed + 1)); }
+
+# clean COMMAND…: it finds nothing, or its output says what.
+clean() {
+  local out
+  if out=$("$@"); then good; else bad "$out"; fi
+}
+
+# none WHAT TEXT: nothing was found.
+none() { if [ -z "$2" ]; then good; else bad "$1:" "$2"; fi; }
+
+# Every *_test.cc belongs to a target, every fault run to a step; the rooms include what they may;
+# nothing in tests sleeps; what grows is charged; scripts name what is there; the code is formatted; pages have the
+# numbers of the code.
+check_layout() {
+  local layout_passed=0 layout_failed=0 t code lib=scripts/lib
+  # Not a pipe into grep -q: that ends early, and what is cut off counts as failed.
+  local targets
+  targets=$(sed 's/#.*//' tests/CMakeLists.txt)
+  code=(protocol timeseries storage query ttl replication backup link security server)
+  for t in $(cd tests && find * -name '*_test.cc'); do
+    if grep -qE "(^| )${t//./\\.}([ )]|\$)" <<<"$targets"; then good; else
+      bad "no target builds tests/$t"
+    fi
+  done
+  for t in $(cd tests/fault && ls *_run.py); do
+    case " ${CRASH_RUNS[*]} ${SET_RUNS[*]} ${CHAOS_RUNS[*]} " in
+      *" ${t%_run.py} "*) good ;;
+      *) bad "no step runs tests/fault/$t" ;;
+    esac
+  done
+  none "Asio outside server/, replication/ and link/" \
+    "$(grep -rlE '#include <boost/(asio|beast)' protocol timeseries storage query ttl backup security || true)"
+  none "RocksDB headers outside storage/kv/rocks_*" "$(grep -rlE '#include <rocksdb/' --include='*.h' --include='*.cc' \
+    "${code[@]}" | grep -v '^storage/kv/rocks_' || true)"
+  # A test waits for a condition or moves the clock. What polls until a deadline, or is meant to come at any moment,
+  # says so in the line.
+  local sleeps='\b(u|nano)?[sS]leep(_for|_until)?\(|setTimeout\(|Event\(\)\.wait\(|timers/promises'
+  local kinds=(--include={'*.cc','*.h','*.py','*.js','*.mjs','*.c','*.go','*.java','*.rs',run})
+  none "a test sleeps" "$(grep -rnE "$sleeps" tests "${kinds[@]}" | grep -v node_modules |
+    grep -vE 'sleeps: (polls until a deadline|a random moment)' || true)"
+  clean python3 $lib/check_io_loops.py server/*/*.cc
+  # shellcheck disable=SC2046
+  clean python3 $lib/check_coroutines.py $(find "${code[@]}" tests bench -name '*.cc' -o -name '*.h')
+  # Names out of BSON that nobody has looked at.
+  # shellcheck disable=SC2046
+  clean python3 $lib/check_names.py $(find "${code[@]:1}" -name '*.cc')
+  # shellcheck disable=SC2046
+  clean python3 $lib/check_python.py $(git ls-files '*.py')
+  clean python3 $lib/check_growth.py query/{expression,match,projection,update,sort,pipeline}/*.cc
+  # What these scripts must find, and pages that say what the code says.
+  for t in tests/layout/*_test.py; do clean python3 "$t"; done
+  clean python3 $lib/check_tree.py include names length pages functions docstrings format log_ids
+  echo "layout: $layout_passed passed, $layout_failed failed"
+  return $((layout_failed > 0))
+}

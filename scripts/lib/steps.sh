@@ -1,0 +1,134 @@
+# How scripts/test runs a step, counts it and tries again what failed. Sourced by it, not run.
+# shellcheck shell=bash
+#
+# A step that counts prints "…: N passed, N failed" among its last lines; any other counts as one. Its output is in
+# $logs/NAME.log, its counts in NAME.count, its seconds in NAME.time.
+#
+# forgive=1: a step that failed is run once more, alone. It counts as passed if it passes then, and is told as FLAKY,
+# with the log of the first time. remember=FOLDER: what has passed is noted there and not run again.
+passed=0 failed=0
+failures=() flaky=()
+declare -A commands=()
+waiting=() pids=() refused=()
+
+# step NAME COMMAND…: the command, alone unless a lane runs beside it.
+step() {
+  commands[$1]=$(printf '%q ' "${@:2}")
+  passed_before "$1" || run_step "$1"
+  if [ ${#pids[@]} -gt 0 ]; then refused+=("$1"); else settle "$1"; fi
+}
+
+# beside NAME COMMAND…: a step that mostly waits, or uses one processor, at once with one other of its kind; together
+# waits for all of them.
+beside() {
+  local ended p left=()
+  commands[$1]=$(printf '%q ' "${@:2}")
+  waiting+=("$1")
+  passed_before "$1" && return
+  if [ ${#pids[@]} -ge 2 ]; then
+    wait -n -p ended "${pids[@]}" || true
+    for p in "${pids[@]}"; do [ "$p" = "$ended" ] || left+=("$p"); done
+    pids=("${left[@]}")
+  fi
+  run_step "$1" &
+  pids+=($!)
+}
+
+# lane RUN…: runs of tests/fault, one after the other, beside what follows; together waits for them, too.
+lane() {
+  local d todo=()
+  for d in "$@"; do
+    commands["fault $d"]=$(printf '%q ' "$PYTHON" "tests/fault/${d}_run.py")
+    waiting+=("fault $d")
+    passed_before "fault $d" || todo+=("$d")
+  done
+  (for d in "${todo[@]}"; do run_step "fault $d"; done) &
+  pids+=($!)
+}
+
+together() {
+  local name
+  [ ${#pids[@]} -eq 0 ] || wait "${pids[@]}" || true
+  pids=()
+  for name in "${refused[@]}" "${waiting[@]}"; do settle "$name"; done
+  waiting=() refused=()
+}
+
+# run_step NAME [again]: the step's command, a line about it, and its counts in a file beside the log.
+run_step() {
+  local name=$1 start=$SECONDS log=$logs/${1// /-}.log status=0 p f
+  [ -z "${2:-}" ] || mv "$log" "${log%.log}.first.log"
+  rm -f "${log%.log}.count"
+  (set -e; eval "${commands[$name]}") >"$log" 2>&1 || status=$?
+  p=$(tail -n 20 "$log" | grep -oE '[0-9]+ passed' | tail -1 | cut -d' ' -f1 || true)
+  f=$(tail -n 20 "$log" | grep -oE '[0-9]+ failed' | tail -1 | cut -d' ' -f1 || true)
+  if [ -z "$p" ]; then p=$((status == 0)); f=$((status != 0)); fi
+  f=${f:-0}
+  [ "$status" -ne 0 ] && [ "$f" -eq 0 ] && f=1
+  echo "$p $f" >"${log%.log}.count"
+  echo $((SECONDS - start)) >"${log%.log}.time"
+  if [ "$f" -gt 0 ]; then
+    local word=FAIL
+    # The word FAIL is for what counts: a step that is tried again has not failed yet.
+    [ "$forgive" = 0 ] || [ -n "${2:-}" ] || word=no
+    printf '  %-4s %-28s %4d s  %d passed, %d failed; the end of %s:\n' \
+      "$word" "$name" $((SECONDS - start)) "$p" "$f" "${log#"$ROOT"/}"
+    tail -n 60 "$log" | sed 's/^/       | /'
+  else
+    printf '  ok   %-28s %4d s  %d passed\n' "$name" $((SECONDS - start)) "$p"
+  fi
+  grep -hoE '(SKIPPED|FLAKY): .*' "$log" | sort -u | sed 's/^/       /' || true
+}
+
+# settle NAME: counts a step that has ended; what failed is tried again first, with nothing beside it.
+settle() {
+  local name=$1 p=0 f=1 file=$logs/${1// /-}
+  read -r p f <"$file.count" || true
+  if [ "$f" -gt 0 ] && [ "$forgive" = 1 ]; then
+    printf '  once more, alone: %s\n' "$name"
+    run_step "$name" again
+    p=0 f=1
+    read -r p f <"$file.count" || true
+    [ "$f" -gt 0 ] || flaky+=("$name, ${file#"$ROOT"/}.first.log")
+  fi
+  while read -r line; do flaky+=("$name: $line"); done < <(grep -hoE '^FLAKY: .*' "$file.log" | cut -d' ' -f2- || true)
+  passed=$((passed + p)) failed=$((failed + f))
+  if [ "$f" -gt 0 ]; then
+    failures+=("$name")
+  elif [ -n "$remember" ]; then
+    mkdir -p "$remember"
+    cp "$file.count" "$remember/"
+  fi
+}
+
+# passed_before NAME: this very tree has passed the step, as $remember says.
+passed_before() {
+  local file=${1// /-}.count
+  [ -n "$remember" ] && [ -f "$remember/$file" ] || return 1
+  cp "$remember/$file" "$logs/$file"
+  rm -f "$logs/${1// /-}".{time,log}
+  touch "$logs/${1// /-}.log"
+  printf '  ok   %-28s earlier, on this very tree\n' "$1"
+}
+
+# hash_of_tree: names what is in the checkout now, committed or not.
+hash_of_tree() {
+  git ls-files -z --cached --others --exclude-standard | sort -zu | xargs -0 sha256sum 2>/dev/null | sha256sum |
+    cut -c1-16
+}
+
+# summary: what each failed step said of its failures, where one looks; what passed only when it was alone; the slowest.
+summary() {
+  local name
+  for name in "${failures[@]}"; do
+    grep -hE '^(FAIL|\[  FAILED  \]|.*Error:)' "$logs/${name// /-}.log" 2>/dev/null | cut -c1-600 | head -5 |
+      sed "s/^/$name: /" || true
+  done
+  for name in "${flaky[@]}"; do printf 'FLAKY %s\n' "$name"; done
+  printf 'the slowest: '
+  (cd "$logs" && for name in *.time; do echo "$(cat "$name") s ${name%.time}"; done) | sort -rn | head -3 | paste -sd, |
+    sed 's/,/, /g'
+  if [ ${#failures[@]} -gt 0 ]; then echo "failed: ${failures[*]}"; fi
+  echo "$passed passed, $failed failed"
+  [ "$failed" -eq 0 ]
+}
