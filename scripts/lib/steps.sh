@@ -5,7 +5,10 @@
 # $logs/NAME.log, its counts in NAME.count, its seconds in NAME.time.
 #
 # forgive=1: a step that failed is run once more, alone. It counts as passed if it passes then, and is told as FLAKY,
-# with the log of the first time. remember=FOLDER: what has passed is noted there and not run again.
+# with the log of the first time. A step that can run a part of itself (a file, a part of a fault run) appends a line for
+# each part that failed to the file that MAYFLY_FAILED names: name, what passed in it, what failed, with tabs between.
+# With MAYFLY_AGAIN set to such a file it runs only what stands there. The name "*" stands for all of it.
+# remember=FOLDER: what has passed is noted there and not run again.
 passed=0 failed=0
 failures=() flaky=()
 declare -A commands=()
@@ -56,15 +59,27 @@ together() {
 
 # run_step NAME [again]: the step's command, a line about it, and its counts in a file beside the log.
 run_step() {
-  local name=$1 start=$SECONDS log=$logs/${1// /-}.log status=0 p f
-  [ -z "${2:-}" ] || mv "$log" "${log%.log}.first.log"
-  rm -f "${log%.log}.count"
+  local name=$1 start=$SECONDS log=$logs/${1// /-}.log status=0 p f before=0
+  local parts=${log%.log}.failed
+  export MAYFLY_FAILED=$parts MAYFLY_AGAIN=
+  if [ -n "${2:-}" ]; then
+    mv "$log" "${log%.log}.first.log"
+    if [ -s "$parts" ] && ! grep -q '^\*' "$parts"; then
+      # What passed the first time outside of the parts that are run again.
+      read -r before _ <"${log%.log}.count"
+      before=$((before - $(awk -F'\t' '{n += $2} END {print n + 0}' "$parts")))
+      mv "$parts" "${log%.log}.again"
+      MAYFLY_AGAIN=${log%.log}.again
+    fi
+  fi
+  rm -f "${log%.log}.count" "$parts"
   (set -e; eval "${commands[$name]}") >"$log" 2>&1 || status=$?
   p=$(tail -n 20 "$log" | grep -oE '[0-9]+ passed' | tail -1 | cut -d' ' -f1 || true)
   f=$(tail -n 20 "$log" | grep -oE '[0-9]+ failed' | tail -1 | cut -d' ' -f1 || true)
   if [ -z "$p" ]; then p=$((status == 0)); f=$((status != 0)); fi
   f=${f:-0}
   [ "$status" -ne 0 ] && [ "$f" -eq 0 ] && f=1
+  p=$((p + before))
   echo "$p $f" >"${log%.log}.count"
   echo $((SECONDS - start)) >"${log%.log}.time"
   if [ "$f" -gt 0 ]; then

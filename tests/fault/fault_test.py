@@ -10,6 +10,7 @@ from pathlib import Path
 from bson.binary import Binary
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
+import failed_parts
 from ports import free_port
 from run import ROOT, WATCHED, Client, held, initiate, launch, report_held, until
 
@@ -49,14 +50,18 @@ def run_parts(name, parts, check):
     """Runs the parts (functions) that the command line names, or all of them; one that ends early has failed. Ends the
     program."""
     print(f"seed {SEED}")
+    again = failed_parts.wanted()
     for part in parts:
-        if len(sys.argv) > 1 and part.__name__ not in sys.argv[1:]:
+        if part.__name__ not in (again if again is not None else sys.argv[1:] or [part.__name__]):
             continue
         print(f"     {part.__name__}", flush=True)
+        passed, failed = check.passed, check.failed
         try:
             part()
         except Exception as e:
             check(False, f"{part.__name__} ended: {e!r}"[:3000])
+        if check.failed > failed:
+            failed_parts.note(part.__name__, check.passed - passed, check.failed - failed)
     check.end(name)
 
 
