@@ -5,9 +5,10 @@
 # $logs/NAME.log, its counts in NAME.count, its seconds in NAME.time.
 #
 # forgive=1: a step that failed is run once more, alone. It counts as passed if it passes then, and is told as FLAKY,
-# with the log of the first time. A step that can run a part of itself (a file, a part of a fault run) appends a line for
-# each part that failed to the file that MAYFLY_FAILED names: name, what passed in it, what failed, with tabs between.
-# With MAYFLY_AGAIN set to such a file it runs only what stands there. The name "*" stands for all of it.
+# with the log of the first time; builds and what only reads the code are not tried again. A step that can run a part of
+# itself (a file, a part of a fault run) appends a line for each part that failed to the file that MAYFLY_FAILED names:
+# name, what passed in it, what failed, with tabs between. With MAYFLY_AGAIN set to such a file it runs only what stands
+# there. The name "*" stands for all of it.
 # remember=FOLDER: what has passed is noted there and not run again.
 passed=0 failed=0
 failures=() flaky=()
@@ -85,7 +86,7 @@ run_step() {
   if [ "$f" -gt 0 ]; then
     local word=FAIL
     # The word FAIL is for what counts: a step that is tried again has not failed yet.
-    [ "$forgive" = 0 ] || [ -n "${2:-}" ] || word=no
+    [ -n "${2:-}" ] || ! forgiven "$name" || word=no
     printf '  %-4s %-28s %4d s  %d passed, %d failed; the end of %s:\n' \
       "$word" "$name" $((SECONDS - start)) "$p" "$f" "${log#"$ROOT"/}"
     tail -n 60 "$log" | sed 's/^/       | /'
@@ -95,11 +96,17 @@ run_step() {
   grep -hoE '(SKIPPED|FLAKY): .*' "$log" | sort -u | sed 's/^/       /' || true
 }
 
+# forgiven NAME: the step may have failed of what ran beside it.
+forgiven() {
+  case $1 in layout | headers | build*) return 1 ;; esac
+  [ "$forgive" = 1 ]
+}
+
 # settle NAME: counts a step that has ended; what failed is tried again first, with nothing beside it.
 settle() {
   local name=$1 p=0 f=1 file=$logs/${1// /-}
   read -r p f <"$file.count" || true
-  if [ "$f" -gt 0 ] && [ "$forgive" = 1 ]; then
+  if [ "$f" -gt 0 ] && forgiven "$name"; then
     printf '  once more, alone: %s\n' "$name"
     run_step "$name" again
     p=0 f=1
