@@ -6,23 +6,41 @@
 Files in a folder `replication` run, in the order of their names, on a member of a set of their own (--replSet rs0, not
 initiated at first).
 
-A golden file is a list of directives; every file gets a fresh database, named in texts as <db>.
+A golden file is a list of directives, each at the beginning of a line; every file gets a fresh database, named in texts
+as <db>. A command may go on over several lines, up to an empty one, the next directive or its expected reply.
 
-  # text                      a comment (the first lines say name, description, group)
-  only mayfly                 the file uses what a reference server does not have (the clock, for one)
-  clock 2030-01-01T00:00:00Z  sets the server's clock and freezes it
-  advance 60s                 moves it (ms, s, m, h, d); returns when everything due is gone
-  sweep                       runs one pass of the TTL monitor and returns when it is over
-  setup {command}             must succeed. Each command may begin with db=NAME, and then with txn=A+ (it begins a
-                              transaction of a session that is called A here) or txn=A (it goes on with that one)
-  command [db=NAME] [txn=A] {command} the command, on one or several lines, then one of
-  ---- [has]                  the whole reply follows (has: the reply must contain at least this)
-  ---- rows [unordered]       the documents of cursor.firstBatch follow, one a line
-  eventually {command}        as command, but asked again until the reply is as expected (for 10 s): what is written in
-  the background command error [CODE] [NAME] {command}   must fail with this code; in a write reply the first
-  writeErrors entry counts keep NAME PATH [+N]         what the last reply has at the dotted path (a number: and N more)
-  is <NAME> from here on expect-fail TEXT            the next command is known to fail: reported, and an error once it
-  passes
+  # text
+      A comment; the first lines say name, description, group.
+  only mayfly
+      The file uses what a reference server does not have (the clock, for one).
+  clock 2030-01-01T00:00:00Z
+      Sets the server's clock and freezes it.
+  advance 60s
+      Moves it (ms, s, m, h, d); returns when everything due is gone.
+  sweep
+      Runs one pass of the TTL monitor and returns when it is over.
+  setup {command}
+      The command must succeed.
+  command {command}
+      The command, then one of these lines and the expected reply below it; without one it must only succeed.
+        ----                    the whole reply
+        ---- has                what the reply must contain at least
+        ---- rows [unordered]   the documents of cursor.firstBatch, one a line
+  command error [CODE] [NAME] {command}
+      The command must fail with this code and code name; in a write reply the first entry of writeErrors counts. A
+      reply may be expected, too.
+  eventually {command}
+      As command, but asked again until the reply is as expected or a deadline has come: for what is written in the
+      background.
+  keep NAME PATH [+N]
+      From here on "<NAME>" stands for what the last reply has at the dotted path (a number: and N more).
+  expect-fail TEXT
+      The next command is known to fail: that is reported, and is an error once it passes.
+
+Before its document each command may have, in this order and behind `error`:
+  db=NAME     it is sent to this database
+  txn=A+      it begins a transaction of a session that is called A here
+  txn=A       it goes on with that transaction
 
 In expected replies "<any>" stands for any value, "<number>", "<string>", "<date>", "<uuid>", "<oid>" for any of the
 type, "<missing>" for a field that must not be there. A plain number equals a number of any type; {"$numberLong": "1"}
