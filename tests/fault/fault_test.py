@@ -4,15 +4,17 @@ start of a server.
 MAYFLYD names another binary; MAYFLY_SEED replays the random choices of a run.
 """
 
-import base64, hashlib, hmac, os, random, signal, sys, threading, time
+import base64, fcntl, hashlib, hmac, json, os, random, signal, sys, threading, time
 from pathlib import Path
 
 from bson.binary import Binary
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
 import failed_parts
+import own
 from ports import free_port
-from run import ROOT, WATCHED, Client, held, initiate, launch, report_held, until
+from run import HELD_MICROS, ROOT, WATCHED, Client, held, initiate, launch, report_held
+from waits import PATIENCE, Deadline, processor_seconds, until
 
 BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
 SEED = int(os.environ.get("MAYFLY_SEED", random.randrange(1 << 30)))
@@ -34,9 +36,40 @@ class Checks:
             print(f"FAIL {what} (seed {SEED})", flush=True)
 
     def end(self, name):
-        """Prints the line that scripts/test reads, and ends the program."""
+        """Prints the line that scripts/test reads, and ends the program. Nothing looked at is a failure."""
+        if self.passed + self.failed == 0:
+            self(False, f"{name}: nothing was checked")
+        if self.failed:
+            for line in own.troubles():
+                print(line)
+            own.keep()
         print(f"{name}: {self.passed} passed, {self.failed} failed")
         sys.exit(self.failed != 0)
+
+
+def skip(what, why):
+    """A part that cannot be run here: scripts/test shows it in its summary."""
+    print(f"SKIPPED: {what}: {why}", flush=True)
+
+
+FIGURES = Path(os.environ.get("MAYFLY_FIGURES", ROOT / "build/test-logs/figures.json"))
+
+
+def figure(name, value, unit="ms"):
+    """What a person wants to know and no verdict depends on: printed, and kept by the name of the run in FIGURES, into
+    which other runs write as well."""
+    print(f"     {name}: {value:,.1f} {unit}", flush=True)
+    FIGURES.parent.mkdir(parents=True, exist_ok=True)
+    with open(FIGURES, "a+") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        f.seek(0)
+        try:
+            kept = json.load(f)
+        except ValueError:
+            kept = {}  # the first, or a run was killed while it wrote
+        kept.setdefault(Path(sys.argv[0]).stem.removesuffix("_run"), {})[name] = {"value": round(value, 3), "unit": unit}
+        f.truncate(0)
+        json.dump(kept, f, indent=1, sort_keys=True)
 
 
 def check_held(check, data):
@@ -93,7 +126,8 @@ def start(data, *options, binary=BINARY, stdin=None):
     client."""
     proc, proc_port = launch(binary, ["--dbpath", data, *options], data + ".log", stdin=stdin)
     if proc_port is None:
-        print(open(data + ".log", errors="replace").read()[-5000:])
+        log = open(data + ".log", errors="replace").read()
+        print(log[-5000:], *own.why_not(proc.poll(), log), sep="\n")
         sys.exit("the server did not start\n0 passed, 1 failed")
     proc.port = proc_port
     return proc, Client("127.0.0.1", proc_port)
@@ -107,7 +141,7 @@ def kill(proc):
 def stop(proc):
     """By SIGTERM; the exit code."""
     proc.send_signal(signal.SIGTERM)
-    return proc.wait(60)
+    return proc.wait(Deadline().seconds)
 
 
 def log_in(port, user, password, db="admin", client=None):
