@@ -26,8 +26,19 @@ import bson
 from pymongo.errors import PyMongoError
 
 import fault_test
-from fault_test import BINARY, Checks, Client, free_port, random_moment, run_parts, start, stop, until
-from machine import Limit
+from fault_test import (
+    BINARY,
+    HELD_MICROS,
+    Checks,
+    Client,
+    figure,
+    free_port,
+    random_moment,
+    run_parts,
+    start,
+    stop,
+    until,
+)
 from replica_set import Member, ReplicaSet
 
 check = Checks()
@@ -404,14 +415,17 @@ def hello():
     for t in threads:
         t.start()
     until(lambda: all(read))
-    slowest, n, end, limit = 0, 0, time.monotonic() + 5, Limit(2, proc.pid)
-    other = Client("127.0.0.1", proc.port)
-    while time.monotonic() < end:
+    other, slowest, before = Client("127.0.0.1", proc.port), 0, list(read)
+    for n in range(1000):
         began = time.monotonic()
-        other.command("t", {"find": "c", "filter": {"_id": 1}})
-        slowest, n = max(slowest, time.monotonic() - began), n + 1
-    check(slowest < limit.allowed(), f"another client's slowest find of {n}: {slowest * 1000:.0f} ms")
-    check(min(read) > 10_000, "each stream went on")
+        found = other.command("t", {"find": "c", "filter": {"_id": 1}})
+        slowest = max(slowest, time.monotonic() - began)
+        if not found["ok"]:
+            break
+    check(found["ok"] == 1, f"another client is answered a thousand times, {n}: {found}")
+    check(all(now > then for now, then in zip(read, before)), f"beside streams that went on: {before}, {read}")
+    figure("another client's slowest find among 8 streams", slowest * 1000)
+    check(until(lambda: min(read) > 10_000), f"each stream goes on: {read}")
     ended.set()
     for t in threads:
         t.join()
@@ -440,7 +454,9 @@ def hello():
         == 20_000
     )
     seen = client.command("admin", {"serverStatus": 1})["network"]["ioThreadWatchdog"]
-    check(seen["longHandlers"] == 0, f"nothing held an io thread for 5 ms: {seen}")
+    figure("the longest that an io thread was held", seen["longestMicros"] / 1000, "ms of its processor")
+    # Slices are of some milliseconds.
+    check(seen["longestMicros"] < HELD_MICROS, f"nothing held an io thread for ten times its design: {seen}")
     check(stop(proc) == 0, "clean stop")
 
 

@@ -3,15 +3,16 @@
 values without end, all at once.
 
 The server has 3 GB of address space (ulimit -v). It goes on, its memory stays bounded, and another client is served
-meanwhile.
+meanwhile, as often as hostile_watch.py has it.
 """
 
-import os, shutil, socket, struct, tempfile, threading, time, urllib.error, urllib.request, zlib
+import os, shutil, socket, struct, tempfile, threading, urllib.error, urllib.request, zlib
 
 import bson
 
 import fault_test
-from fault_test import BINARY, Checks, Client, free_port, start, stop, until
+from fault_test import BINARY, Checks, Client, Deadline, figure, free_port, start, stop, until
+from hostile_watch import FIND_AND_UPDATE, Watcher
 
 check = Checks(quiet=True)
 work = tempfile.mkdtemp(prefix="mayfly-flood-")
@@ -22,6 +23,7 @@ os.chmod(limited, 0o755)
 http = free_port()
 proc, client = start(work + "/db", "--httpPort", str(http), "--maxConns", "2000", binary=limited)
 client.command("t", {"insert": "c", "documents": [{"_id": 1}]})
+client.command("other", {"insert": "c", "documents": [{"_id": 1}]})
 client.command("t", {"insert": "large", "documents": [{"_id": i, "s": "x" * 7_000_000} for i in range(2)]})
 
 
@@ -44,69 +46,31 @@ def memory():
         return next(int(line.split()[1]) // 1024 for line in f if line.startswith("VmHWM"))
 
 
-class Other(threading.Thread):
-    """A client that wants little: a find and an update at a time, and now and then a message of 200 KB."""
-
-    def __init__(self):
-        super().__init__()
-        self.ended, self.slowest, self.n, self.failed = threading.Event(), 0, 0, None
-
-    def run(self):
-        try:
-            c = Client("127.0.0.1", proc.port)
-            while self.n == 0 or not self.ended.wait(0.02):  # a short flood may be over before it begins
-                began = time.monotonic()
-                assert c.command("t", {"find": "c", "filter": {"_id": 1}})["ok"] == 1
-                assert (
-                    c.command("t", {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}]})["n"] == 1
-                )
-                if self.n % 10 == 0:
-                    assert (
-                        c.command(
-                            "t",
-                            {
-                                "update": "c",
-                                "updates": [{"q": {"_id": 2}, "u": {"$set": {"s": "y" * 200_000}}, "upsert": True}],
-                            },
-                        )["ok"]
-                        == 1
-                    )
-                self.slowest = max(self.slowest, time.monotonic() - began)
-                self.n += 1
-        except Exception as e:
-            self.failed = repr(e)
+# A client that wants little: a find and an update at a time, and now and then a message of 200 KB.
+LARGE = {"update": "c", "updates": [{"q": {"_id": 2}, "u": {"$set": {"s": "y" * 200_000}}, "upsert": True}]}
+LITTLE = [*FIND_AND_UPDATE * 10, LARGE]
 
 
-def flood(name, f, slowest=10):
+def flood(name, f):
     global other
-    other = Other()
-    other.start()
-    try:
-        f()
-    except Exception as e:
-        check(False, f"{name}: {e!r}")
-    other.ended.set()
-    other.join()
+    with Watcher(proc.port, LITTLE) as other:
+        try:
+            f()
+        except Exception as e:
+            check(False, f"{name}: {e!r}")
+        seen = other.take()
     check(proc.poll() is None, f"{name}: the server ended with {proc.returncode}")
-    check(other.failed is None and other.n > 0, f"{name}: another client failed: {other.failed}")
-    check(other.slowest < slowest, f"{name}: another client waited for {other.slowest:.1f} s")
+    check(seen.served(), f"{name}: {seen}")
     check(memory() < 1500, f"{name}: {memory()} MB")
-    print(
-        f"{name}: another client's slowest round {other.slowest * 1000:.0f} ms of {other.n}, "
-        f"{memory()} MB at most so far",
-        flush=True,
-    )
+    figure(f"{name}: another client's slowest round", seen.slowest * 1000)
+    print(f"{name}: {seen.rounds} rounds of another client, {memory()} MB at most so far", flush=True)
 
 
 def served(connections):
-    """All of them are connected, and then somebody else has been answered some times."""
-    end, before = time.monotonic() + 20, other.n
-    while (
-        client.command("admin", {"serverStatus": 1})["connections"]["current"] < connections and time.monotonic() < end
-    ):
-        pass
-    while other.n < before + 20 and other.is_alive() and time.monotonic() < end:
-        client.command("admin", {"ping": 1})
+    """All of them are connected, and while they are somebody else is answered some times."""
+    current = lambda: client.command("admin", {"serverStatus": 1})["connections"]["current"]
+    check(until(lambda: current() >= connections), f"{connections} connections, {current()} are there")
+    check(other.wait_rounds(20), "20 rounds of another client among them")
 
 
 def half_messages():
@@ -129,7 +93,7 @@ def bombs():
     bomb = struct.pack("<iiiiiiB", 25 + len(packed), 1, 0, 2012, 2013, len(plain), 2) + packed
     sockets = [connect(bomb) for _ in range(60)]
     for s in sockets:
-        s.settimeout(120)
+        s.settimeout(Deadline().seconds)
         check(len(s.recv(16)) > 0, "a compressed message is answered")
         s.close()
 
@@ -193,7 +157,7 @@ def event_streams():
             pass  # it has been closed already
         sockets.append(s)
     try:
-        status = urllib.request.urlopen(f"http://127.0.0.1:{http}/metrics", timeout=20).status
+        status = urllib.request.urlopen(f"http://127.0.0.1:{http}/metrics", timeout=Deadline().seconds).status
     except (OSError, urllib.error.URLError) as e:
         status = repr(e)
     check(status == 200, f"metrics among silent connections: {status}")
