@@ -13,7 +13,7 @@ from pathlib import Path
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, ROOT, free_port, random_moment, rnd, run_parts, until
+from fault_test import BINARY, ROOT, Deadline, free_port, random_moment, rnd, run_parts, until
 from replica_set import FAULTY, Checks, Member, ReplicaSet
 
 REPLAY = str(ROOT / "build/release/tests/archive_replay")
@@ -49,7 +49,7 @@ class Model:
         if kind in ("drop", "rename") and c == "plain":
             kind = "put"
         act, after = getattr(self, kind)(n, c, key)
-        until_done = time.monotonic() + 60
+        deadline = Deadline()
         while True:
             try:
                 with self.client.start_session(causal_consistency=True) as s:
@@ -57,7 +57,7 @@ class Model:
                     at = s.operation_time
                 break
             except PyMongoError as e:
-                if time.monotonic() > until_done:
+                if not deadline.holds():
                     raise AssertionError(f"{kind} does not succeed: {e!r}") from e
         after()
         self.times.append((at, copy.deepcopy(self.state), len(self.deadlines)))

@@ -18,7 +18,7 @@ from pymongo.errors import PyMongoError
 
 from backups import HOUR, TOOL, Load, Server, becomes, check, fill, folder, hashes, listing, restore, run_backup_parts
 from backups import offline, tool, whole, work
-from fault_test import BINARY, free_port, random_moment, rnd, until
+from fault_test import BINARY, free_port, random_moment, rnd, skip, until
 from replica_set import ReplicaSet, code
 def load():
     """Backups while there are writes; the second one copies little; each is a state that there was."""
@@ -193,7 +193,7 @@ def disk_full():
     os.makedirs(small)
     mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", small]
     if subprocess.run(mount, stderr=subprocess.DEVNULL).returncode:
-        print("SKIPPED: a full file system: mounting one needs root")
+        skip("a full file system", "mounting one needs root")
         return
     try:
         s = Server()
@@ -435,10 +435,11 @@ def of_secondary():
             def of_later():
                 client.app.later.insert_one({})
                 later.append(next(stream))
-                return later[-1]["clusterTime"].time > restored
+                return later[-1]["clusterTime"].time > restored  # clock: a date, waited for
 
             check(until(of_later), "the old set goes on")
-        check(until(lambda: time.time() > later[-1]["clusterTime"].time + 1), "and time")
+        next_second = later[-1]["clusterTime"].time + 1
+        check(until(lambda: time.time() > next_second), "and time")  # clock: a date, waited for
         r = Server(data, "--replSet", "rs1")
         alone = {"_id": "rs1", "members": [{"_id": 0, "host": f"127.0.0.1:{r.port}"}]}
         new = r.client.admin.command("replSetInitiate", alone)

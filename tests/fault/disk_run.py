@@ -9,7 +9,7 @@ import os, shutil, signal, subprocess, tempfile, threading, time
 from pathlib import Path
 
 import fault_test
-from fault_test import BINARY, ROOT, Checks, Client, launch, rnd, stop, until
+from fault_test import BINARY, ROOT, Checks, Client, Deadline, figure, launch, rnd, skip, stop, until
 
 FAULTY = os.environ.get("MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server"))
 ROUNDS = int(os.environ.get("MAYFLY_POWER_ROUNDS", "12"))
@@ -149,7 +149,7 @@ def full_disks():
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", small], stderr=subprocess.DEVNULL).returncode
         != 0
     ):
-        print("SKIPPED: a full file system: mounting one needs root")
+        skip("a full file system", "mounting one needs root")
         return
     try:
         with open(f"{small}/filler", "wb") as f:
@@ -183,6 +183,8 @@ def not_a_directory():
         os.mkdir(f"{work}/locked", 0o500)
         why = refused(f"{work}/locked", f"{work}/locked")
         check(why is None, f"a read-only directory: {why}")
+    else:
+        skip("a read-only directory", "root may write everywhere")
 
 
 def damaged_files():
@@ -269,9 +271,10 @@ def hung_disk_at_the_end():
     until(lambda: len(all_ids(c)) == 101)
     began = time.monotonic()
     proc.send_signal(signal.SIGTERM)
-    code, took = proc.wait(120), time.monotonic() - began
+    code = proc.wait(Deadline(120).seconds)
+    figure("the end on a hung disk", time.monotonic() - began, "s")
     waiting.join()
-    check(code == 14 and took < 40, f"a hung disk: exit code {code} after {took:.0f} s")
+    check(code == 14, f"a hung disk: exit code {code}")
     proc, c = start(data)
     check(set(range(100)) <= set(all_ids(c)), "a hung disk: what was acknowledged is there")
     check(stop(proc) == 0, "a hung disk: clean stop")

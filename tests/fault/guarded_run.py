@@ -12,7 +12,7 @@ from pathlib import Path
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, Checks, free_port, kill, rnd, run_parts, start, stop, until
+from fault_test import BINARY, Checks, free_port, kill, rnd, run_parts, skip, start, stop, until
 
 check = Checks()
 BUILD_MB = 500  # what docs/limits.md says of a build
@@ -192,7 +192,7 @@ def downtime():
     client.t.c.insert_one({"_id": 1, "at": datetime.now(timezone.utc) + timedelta(seconds=1)})
     check(stop(proc) == 0, "it stops")
     left = time.monotonic()
-    until(lambda: time.monotonic() > left + 3)  # which is longer than it may be off
+    until(lambda: time.monotonic() > left + 3)  # clock: at least; longer than it may be off, and any more is as well
     for again in range(2):
         proc, _ = start(data, "--setParameter", "ttlMaxDowntimeSecs=1")
         client = connect(proc)
@@ -321,19 +321,19 @@ def build_memory():
     c = client.t.long
     for i in range(0, 120, 8):
         c.insert_many([{"_id": k, "s": text(LETTERS)} for k in range(i, i + 8)])
-    took = grown(c, "s")
-    check(took < BUILD_MB, f"120 keys of 1 MB: {took} MB more")
+    more = grown(c, "s")
+    check(more < BUILD_MB, f"120 keys of 1 MB: {more} MB more")
     check(c.find_one({"s": c.find_one({"_id": 100})["s"]}, {"_id": 1})["_id"] == 100, "and they are there")
     c = client.t.arrays
     for i in range(8):
         c.insert_one({"_id": i, "s": [text(LETTERS) for _ in range(15)]})
-    took = grown(c, "s")
-    check(took < BUILD_MB, f"8 documents with 15 of them each: {took} MB more")
+    more = grown(c, "s")
+    check(more < BUILD_MB, f"8 documents with 15 of them each: {more} MB more")
     # Documents of 36 kB, each with 31 MB of keys.
     c = client.t.wide
     c.insert_many([{"_id": i, "a": list(range(1700)), "s": text(18_000)} for i in range(12)])
-    took = grown(c, [("a", 1), ("s", 1)])
-    check(took < BUILD_MB, f"12 documents with 1,700 keys of 18 kB each: {took} MB more")
+    more = grown(c, [("a", 1), ("s", 1)])
+    check(more < BUILD_MB, f"12 documents with 1,700 keys of 18 kB each: {more} MB more")
     for name in ("long", "arrays", "wide"):
         check(client.t.command("validate", name)["valid"], f"{name} is valid")
     check(stop(proc) == 0, "it stops")
@@ -350,7 +350,7 @@ def cgroup():
         limit.write_text(str(256 << 20))
         (group / ("tasks" if v1 else "cgroup.procs")).read_text()
     except OSError as e:
-        print(f"SKIPPED: the small cgroup, which only root can make: {e}")
+        skip("the small cgroup", f"only root can make one: {e}")
         return
     data = folder() + "/data"
     wrapper = data + ".sh"

@@ -237,7 +237,7 @@ def commit(session, seconds):
             if not e.has_error_label("UnknownTransactionCommitResult"):
                 # It says that nothing of it will ever be seen, also after an earlier attempt without an answer.
                 return "fail" if isinstance(e, OperationFailure) else "info"
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline:  # clock: how often it is asked for; "info" is no verdict
                 return "info"
 
 

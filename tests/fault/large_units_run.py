@@ -17,7 +17,7 @@ from bson import Timestamp, encode
 from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.write_concern import WriteConcern
 
-from fault_test import Checks, rnd, run_parts, until
+from fault_test import Checks, figure, rnd, run_parts, until
 from replica_set import ReplicaSet, code
 
 MB = int(os.environ.get("MAYFLY_LARGE_MB", "40"))
@@ -49,7 +49,7 @@ def new_set(*options):
 
 
 class SmallWrites:
-    """Another client: how long each of its majority writes took."""
+    """Another client: its majority writes, and how long each took."""
 
     def __init__(self, mongo):
         self.coll = mongo.get_database("beside", write_concern=MAJORITY).c
@@ -87,8 +87,8 @@ def events_of(stream, n):
     return got, middle
 
 
-def check_chain(s, n):
-    """The entries of the transaction in the oplog, on each member."""
+def check_chain(s, n, number):
+    """The entries of the transaction of that number in the oplog, on each member."""
     for m in s.members:
         chain = list(m.client.local["oplog.rs"].find({"ns": "admin.$cmd", "o.applyOps.ns": "large.c"}))
         ops = [op["o"]["_id"] for e in chain for op in e["o"]["applyOps"]]
@@ -99,11 +99,11 @@ def check_chain(s, n):
         before = {"ts": Timestamp(0, 0), "t": -1}
         for e in chain[:-1]:
             check(e["o"].get("partialTxn") is True and "count" not in e["o"], "all but the last are parts")
-            check(e["prevOpTime"] == before and e["txnNumber"] == chain[0]["txnNumber"], "each names the one before")
+            check(e["prevOpTime"] == before and e.get("txnNumber") == number, "each names the one before")
             before = {"ts": e["ts"], "t": e["t"]}
         last = chain[-1]
         check(last["o"].get("count") == n and "partialTxn" not in last["o"], "the last one has the count")
-        check(last["prevOpTime"] == before, "the last one names the one before")
+        check(last["prevOpTime"] == before and last.get("txnNumber") == number, "the last one names the one before")
 
 
 def one_transaction():
@@ -118,19 +118,23 @@ def one_transaction():
             fill(coll, session, "a", n)
             check(coll.count_documents({}) == 0, "nothing is seen before the commit")
             with SmallWrites(mongo) as beside:
+                until(lambda: beside.took)
                 began = time.monotonic()
                 session.commit_transaction()
                 took = time.monotonic() - began
             session.commit_transaction()  # asked for again
-        print(f"     a transaction of {MB} MB committed in {took:.1f} s; beside it {beside}")
+        figure(f"the commit of a transaction of {MB} MB", took, "s")
+        figure("another client's slowest majority write beside it", max(beside.took) * 1000)
+        print(f"     beside it {beside}")
         check(coll.count_documents({}) == n, "all of it is there")
         events, middle = events_of(stream, n)
     check([e[0] for e in events] == [f"a-{i}" for i in range(n)], "events come in order, each once")
     check(len({e[1:] for e in events}) == 1, "they have one time and one transaction")
+    check(None not in events[0][1:], f"which they name: {events[0]}")
     with coll.watch(stages, resume_after=middle, max_await_time_ms=500) as stream:
         rest, _ = events_of(stream, n - n // 2)
         check(rest == events[n // 2 :], "a stream goes on in the midst of it")
-    check_chain(s, n)
+    check_chain(s, n, events[0][2])
     with mongo.start_session() as session:
         session.start_transaction()
         fill(coll, session, "b", n)

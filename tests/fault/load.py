@@ -38,8 +38,7 @@ class Writers:
                     if n % 5:
                         self.acknowledged.add(key)
                     gap, last = time.monotonic() - last, time.monotonic()
-                    if gap > 1:
-                        self.gaps.append(gap)
+                    self.gaps.append(gap)
             except PyMongoError as e:
                 with self.lock:
                     self.unknown.add(key)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pymongo.write_concern import WriteConcern
 
+from fault_test import figure
 from load import Watcher, Writers, verdict
 from replica_set import FAULTY, Checks, ReplicaSet
 
@@ -46,10 +47,10 @@ def rolling_restart(s, writers):
 
 def slow_disk(s, load):
     secondary = s.others(s.primary())[0]
-    secondary.tell("slow 400")
-    limit = s.limit(40)
+    secondary.tell("slow 2000")  # two hundred of them are far behind any deadline
+    began = time.monotonic()
     load.go_on(s, 200)
-    check(limit.holds(), f"a secondary with a slow disk holds nobody up: 200 writes in {limit.took():.1f} s")
+    figure("200 writes beside a secondary whose syncs take 2 s", time.monotonic() - began, "s")
     secondary.tell("slow 0")
     primary = s.primary()
     primary.tell("slow 100")
@@ -77,13 +78,14 @@ def stalled_disk(s):
             began = time.monotonic()
             coll.insert_one({"_id": f"{which} {n}"})
             took = time.monotonic() - began
-            if took > 2:
+            if took > 2:  # clock: at least; what slows each sync on purpose has begun
                 break
         for m in stalled:
             m.tell("slow 0")
         now = primary.client.admin.command("replSetGetStatus")
         check(
-            took > 2 and now["term"] == term and now["myState"] == 1,
+            took > 2  # clock: at least, as each sync is slowed on purpose
+            and now["term"] == term and now["myState"] == 1,
             f"each sync of the {which} takes 2.5 s, the election timeout is "
             f"{primary.client.admin.command('replSetGetConfig')['config']['settings']['electionTimeoutMillis']} ms: "
             f"a write in {took:.1f} s, term {term} -> {now['term']}",

@@ -5,8 +5,7 @@ import os, shutil, signal, subprocess, tempfile
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, ROOT, Checks, free_port, until
-from machine import Limit
+from fault_test import BINARY, ROOT, Checks, Deadline, free_port, until
 
 FAULTY = os.environ.get(
     "MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server")
@@ -188,13 +187,9 @@ class ReplicaSet:
     def uri(self):
         return "mongodb://" + ",".join(m.host for m in self.members) + "/?replicaSet=rs0"
 
-    def limit(self, seconds):
-        """For what its members do (machine.Limit)."""
-        return Limit(seconds, *(m.proc.pid for m in self.members if m.running()))
-
     def wait(self, condition, what, seconds=60):
-        """Waits until the condition holds, whatever it raises meanwhile."""
-        last = None
+        """Waits until the condition holds, whatever it raises meanwhile, or a Deadline has come."""
+        last, deadline = None, Deadline(seconds)
 
         def holds():
             nonlocal last
@@ -203,10 +198,10 @@ class ReplicaSet:
             except PyMongoError as e:
                 last = e
 
-        if until(holds, seconds):
+        if deadline.until(holds):
             return
         raise AssertionError(
-            f"not within {seconds} s: {what} ({last})\n" + "\n".join(m.tail()[-1500:] for m in self.members)
+            f"not within {deadline.took():.0f} s: {what} ({last})\n" + "\n".join(m.tail()[-1500:] for m in self.members)
         )
 
     def primary(self, seconds=60):

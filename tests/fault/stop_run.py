@@ -11,7 +11,7 @@ import itertools, os, shutil, signal, subprocess, sys, tempfile, threading, time
 import pymongo
 from pymongo.errors import BulkWriteError, PyMongoError
 
-from fault_test import BINARY, Checks, free_port, rnd
+from fault_test import BINARY, Checks, Deadline, figure, free_port, rnd, until
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", 6))
 check = Checks(quiet=True)
@@ -180,13 +180,12 @@ def start(folder, port, in_set):
             client.admin.command("replSetInitiate")
         except PyMongoError:
             pass  # the second start
-        end = time.monotonic() + 30
-        while not client.admin.command("hello")["isWritablePrimary"]:
-            assert time.monotonic() < end, "no primary"
+        assert until(lambda: client.admin.command("hello")["isWritablePrimary"]), "no primary"
     client.admin.command("ping")
     return proc, client
 
 
+slowest = 0
 for n in range(ROUNDS):
     in_set = n % 2 == 1
     folder = tempfile.mkdtemp(prefix="mayfly-stop-")
@@ -198,14 +197,13 @@ for n in range(ROUNDS):
     began = time.monotonic()
     proc.send_signal(signal.SIGTERM)
     try:
-        code = proc.wait(60)
+        code = proc.wait(Deadline().seconds)
     except subprocess.TimeoutExpired:
-        code = "still there after a minute"
+        code = f"still there after {Deadline().seconds:.0f} s"
         proc.kill()
-    took = time.monotonic() - began
+    slowest = max(slowest, time.monotonic() - began)
     what = f"round {n}, {'set' if in_set else 'standalone'}"
     check(code == 0, f"{what}: ended with {code}, see {folder}")
-    check(took < 20, f"{what}: the end took {took:.1f} s")
     check(load.join(), f"{what}: every client saw the end")
     proc, client = start(folder, port, in_set)
     there = {d["_id"] for d in client.load.docs.find({}, {"_id": 1})}
@@ -219,9 +217,10 @@ for n in range(ROUNDS):
         check(client.load.command("validate", name)["valid"], f"{what}: {name} is valid")
     client.close()
     proc.send_signal(signal.SIGTERM)
-    check(proc.wait(60) == 0, f"{what}: the second end")
+    check(proc.wait(Deadline().seconds) == 0, f"{what}: the second end")
     if not check.failed:
         shutil.rmtree(folder, ignore_errors=True)
+figure("the slowest end beside a load", slowest, "s")
 
 # Operations that go on until they are ended, on a machine on which every pause takes long: what runs has 15 s by the
 # clock, not by the count of pauses. The count was above the limit of 30 s, behind which the store is not closed (14).
@@ -251,10 +250,9 @@ for task in os.listdir(f"/proc/{proc.pid}/task"):
         f.write("100000000")
 began = time.monotonic()
 proc.send_signal(signal.SIGTERM)
-code = proc.wait(60)
-took = time.monotonic() - began
+code = proc.wait(Deadline().seconds)
+figure("the end beside operations that do not end", time.monotonic() - began, "s")
 check(code == 0, f"beside operations that do not end: ended with {code}, see {folder}")
-check(took < 22, f"beside operations that do not end: the end took {took:.1f} s")
 if not check.failed:
     shutil.rmtree(folder, ignore_errors=True)
 check.end("stop")

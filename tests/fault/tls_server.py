@@ -7,7 +7,7 @@ import os, socket, ssl, struct, subprocess, tempfile
 import bson, pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, ROOT, Checks, launch, stop, until
+from fault_test import BINARY, ROOT, Checks, Deadline, launch, stop, until
 
 check = Checks()
 folder = tempfile.mkdtemp(prefix="mayfly-tls-")
@@ -114,9 +114,9 @@ def answer(s):
     return head + exactly(s, struct.unpack("<i", head)[0] - 4)
 
 
-def closed(s, seconds=30):
+def closed(s):
     """Whether the server ends this connection, whatever it says before."""
-    s.settimeout(seconds)
+    s.settimeout(Deadline().seconds)
     try:
         while s.recv(65536):
             pass

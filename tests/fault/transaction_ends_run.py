@@ -21,7 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
 import bson
+from fault_test import figure
 from topologies import Client, ReplicaSet, until
+from waits import Deadline
 
 NO_SUCH, LIFETIME, INTERRUPTED = 251, 290, 11601
 NOT_HERE = {10107, 13435, 11602, 189, 91, 11600, 10058}  # asked at the wrong member, or at the wrong moment
@@ -239,8 +241,8 @@ class Run(Counted):
             began = time.monotonic()
             until("its end", lambda: status()["currentOpen"] == 0)
             late.append(time.monotonic() - began)
-        # Half a second between two looks, and room for a busy machine: less than the four seconds of before.
-        self.check(sorted(late)[1] < 3, "it ends soon after its second", late)
+        # That it is not longer than it may be is what tests/golden/replication/9_transactions_ends.test has.
+        figure("a transaction that may live a second, the longest", max(late), "s")
         member.client.command("admin", {"setParameter": 1, "transactionLifetimeLimitSeconds": 60})
 
     def stopped(self):
@@ -249,7 +251,7 @@ class Run(Counted):
         t = Transaction(member)
         t.begin(increment("d", 100))
         member.proc.send_signal(signal.SIGTERM)
-        ended = until("the member to stop", lambda: member.proc.poll() is not None, 30)
+        ended = until("the member to stop", lambda: member.proc.poll() is not None)
         self.check(ended and member.proc.returncode == 0, "a clean stop", member.proc.returncode)
         member.client.sock.close()
         new = self.primary()
@@ -266,8 +268,8 @@ class Run(Counted):
         self.check(code(t.commit()) == 0, "a commit")
         self.servers.kill(old)
         others, answers = [m for m in self.servers.members if m is not old], []
-        end = time.monotonic() + 60
-        while not any(c == 0 for c in answers) and time.monotonic() < end:
+        answer = Deadline()
+        while not any(c == 0 for c in answers) and answer.holds():
             for m in others:
                 try:
                     answers.append(code(t.at(m).commit()))

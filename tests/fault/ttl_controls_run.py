@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 
 from bson import ObjectId
 
-from fault_test import SEED, Checks, Client, UntilGone, kill, random_moment, rnd, start, stop
+from fault_test import SEED, Checks, Client, Deadline, UntilGone, kill, random_moment, rnd, start, stop
 
 ROUNDS = int(os.environ.get("MAYFLY_TTL_KILL_ROUNDS", "12"))
 GUARDED = ("--setParameter", "ttlGuardMinDocs=1", "--setParameter", "ttlGuardAction=hold")
@@ -149,9 +149,9 @@ for round_no in range(ROUNDS):
     # The rule that the guard looked at: not there, or held with every document in place. Never at work. A build that
     # the kill interrupted goes on first.
     if any(ns == f"k.{guard}" for ns, _ in states):
-        end = time.monotonic() + 30
         state = states[(f"k.{guard}", "t")]["state"]
-        while state == "building" and time.monotonic() < end:
+        built = Deadline()
+        while state == "building" and built.holds():
             state = next((r["state"] for r in must(client, {"ttlStatus": guard})["rules"] if r["index"] == "t"), "gone")
         check(state == "held", f"round {round_no}: the guarded rule is {state}")
         check(client.command("k", {"count": guard})["n"] == 20, f"round {round_no}: a held rule has removed documents")
