@@ -28,6 +28,15 @@ check_layout() {
       bad "no target builds tests/$t"
     fi
   done
+  # A fuzz target without a program, or seeds that no program reads, look as if something were tested.
+  for t in $(cd tests/fuzz && ls *_fuzz.cc); do
+    t=${t%.cc}
+    if grep -q "^mayfly_fuzz($t " tests/fuzz/CMakeLists.txt; then good; else bad "no target builds tests/fuzz/$t.cc"; fi
+    if [ -n "$(ls "tests/fuzz/corpus/${t%_fuzz}" 2>/dev/null)" ]; then good; else bad "$t has no corpus"; fi
+  done
+  for t in $(ls tests/fuzz/corpus); do
+    if [ -f "tests/fuzz/${t}_fuzz.cc" ]; then good; else bad "no target reads tests/fuzz/corpus/$t"; fi
+  done
   for t in $(cd tests/fault && ls *_run.py); do
     case " ${CRASH_RUNS[*]} ${SET_RUNS[*]} ${CHAOS_RUNS[*]} " in
       *" ${t%_run.py} "*) good ;;
@@ -44,6 +53,8 @@ check_layout() {
   local kinds=(--include={'*.cc','*.h','*.py','*.js','*.mjs','*.c','*.go','*.java','*.rs',run})
   none "a test sleeps" "$(grep -rnE "$sleeps" tests "${kinds[@]}" | grep -v node_modules |
     grep -vE 'sleeps: (polls until a deadline|a random moment)' || true)"
+  # shellcheck disable=SC2046
+  clean python3 $lib/check_clock_verdicts.py $(git ls-files tests | grep -E '\.(py|cc|h|c|js|mjs|go|java|rs|pl|php|sh)$|/run$')
   clean python3 $lib/check_io_loops.py server/*/*.cc
   # shellcheck disable=SC2046
   clean python3 $lib/check_coroutines.py $(find "${code[@]}" tests bench -name '*.cc' -o -name '*.h')

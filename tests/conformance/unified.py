@@ -715,6 +715,9 @@ def run(files, folder, uri, args):
         print(f"  {n} known to fail: {why}")
     if skipped_files:
         print(f"  files that test a driver alone: {', '.join(skipped_files)}")
+    if passed == 0 and not failed and not expected:
+        failed.append("nothing")
+        print("FAIL no test was run")
     access = " with access control" if env.auth else ""
     servers = f"{env.topology}{env.members if env.members > 1 else ''}{access}"
     print(f"conformance {servers}: {passed} passed, {len(failed)} failed")

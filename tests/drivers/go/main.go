@@ -47,13 +47,13 @@ func first(errs ...error) error {
 
 // until tries f again and again; the bound is a failure, not a pause.
 func until(what string, f func() (bool, error)) error {
-	end := time.Now().Add(20 * time.Second)
+	end := time.Now().Add(60 * time.Second)
 	for {
 		ok, err := f()
 		if ok || err != nil {
 			return err
 		}
-		if time.Now().After(end) {
+		if time.Now().After(end) { // clock: a deadline that only a hang misses
 			return fmt.Errorf("waited in vain for %s", what)
 		}
 	}

@@ -31,7 +31,7 @@ def typed(answers, *arguments):
     if pid == 0:
         os.execvp(shell[0], [*shell, *arguments])
     text, waiting, deadline = "", list(answers), time.monotonic() + 90
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline:  # clock: a deadline that only a hang misses
         if not select.select([terminal], [], [], 1)[0]:
             continue
         try:

@@ -9,10 +9,10 @@ const fails = (code, f) => { try { f(); } catch (e) { if (e.code !== code) throw
 
 // Asks again after each change of the topology that the member answers `hello` about, and four times a second.
 const until = (what, f) => {
-  const end = Date.now() + 30000;
+  const end = Date.now() + 60000;
   for (let seen; ;) {
     try { if (f()) return; } catch (e) { }
-    if (Date.now() > end) throw new Error(`not in time: ${what}`);
+    if (Date.now() > end) throw new Error(`waited in vain for ${what}`); // clock: a deadline that only a hang misses
     const wait = seen ? { topologyVersion: seen, maxAwaitTimeMS: 250 } : {};
     try { seen = db.adminCommand({ hello: 1, ...wait }).topologyVersion; } catch (e) { seen = undefined; }
   }

@@ -244,7 +244,7 @@ test('a time series', async () => {
   const last = await series.aggregate([{ $sort: { sensor: 1, at: -1 } }, { $group: { _id: '$sensor', v: { $first: '$v' } } }, { $sort: { v: 1 } }]).toArray();
   assert.deepEqual(last.map((d) => d.v), [297, 298, 299]);
   let n = 0;
-  for await (const d of series.find({ at: { $gte: new Date(begin + 100 * 60e3) } }).batchSize(7)) n += d.v >= 100;
+  for await (const d of series.find({ at: { $gte: new Date(begin + 100 * 60e3) } }).batchSize(7)) n += d.v >= 100; // clock: of the documents
   assert.equal(n, 200);
   assert.equal((await series.deleteMany({ v: { $gte: 290 } })).deletedCount, 10);
   await rejects(series.updateOne({ 'sensor.id': 1 }, { $set: { v: 0 } }), 72);

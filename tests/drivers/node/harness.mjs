@@ -14,12 +14,13 @@ export async function run(after) {
   process.exit(failed ? 1 : 0);
 }
 // Waits until fn() is truthy; the bound is a failure, not a pause.
-export async function until(what, fn, ms = 15000) {
+export async function until(what, fn, ms = 60000) {
   const end = Date.now() + ms;
   for (;;) {
     const v = await fn();
     if (v) return v;
-    if (Date.now() > end) throw new Error(`waited ${ms} ms for ${what}`);
+    if (Date.now() > end) // clock: a deadline that only a hang misses
+      throw new Error(`waited ${ms} ms for ${what}`);
     await new Promise((r) => setImmediate(r));
   }
 }

@@ -62,27 +62,24 @@ if (!onSet) {
   test('a waiting stream hears of a write when it is there', async () => {
     const c = db.collection('waiting');
     await c.insertOne({ _id: 0 });
-    const begin = Date.now();
-    // Not tryNext: the driver asks once for more when the stream begins, and that would wait as long.
-    const stream = c.watch([], { maxAwaitTimeMS: 60000 });
+    // Not tryNext: the driver asks once for more when the stream begins, and that would wait as long. A wait of a day
+    // does not end by itself.
+    const stream = c.watch([], { maxAwaitTimeMS: 86400000 });
     const next = stream.next();
     await until('the getMore to wait', async () =>
       (await admin.command({ currentOp: 1, op: 'getmore', ns: 'node_streams.waiting' })).inprog.length > 0);
     await c.insertOne({ _id: 1 });
     assert.equal((await next).documentKey._id, 1);
-    assert.ok(Date.now() - begin < 30000);
     await stream.close();
   });
   test('killing the cursor ends a getMore that waits, at once', async () => {
     const session = client.startSession();
     const r = await db.command({ aggregate: 'waiting', pipeline: [{ $changeStream: {} }], cursor: {} }, { session, promoteLongs: false });
-    const begin = Date.now();
-    const more = db.command({ getMore: r.cursor.id, collection: 'waiting', maxTimeMS: 60000 }, { session }).then(() => null, (e) => e);
+    const more = db.command({ getMore: r.cursor.id, collection: 'waiting', maxTimeMS: 86400000 }, { session }).then(() => null, (e) => e);
     await until('the getMore to wait', async () =>
       (await admin.command({ currentOp: 1, op: 'getmore', ns: 'node_streams.waiting' })).inprog.length > 0);
     await db.command({ killCursors: 'waiting', cursors: [r.cursor.id] });
     assert.equal((await more)?.code, 237);
-    assert.ok(Date.now() - begin < 30000);
     await session.endSession();
   });
   test('a document of 16 MB fits into an event', async () => {

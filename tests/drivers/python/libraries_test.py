@@ -196,9 +196,9 @@ def flask_session():
     assert any(i.get("expireAfterSeconds") == 0 for i in client.py_sessions.sessions.index_information().values())
     # What is past its deadline is gone: a new session begins.
     client.py_sessions.sessions.update_many({}, {"$set": {"expiration": datetime.datetime(2020, 1, 1)}})
-    end = time.monotonic() + 15
+    end = time.monotonic() + 60
     while client.py_sessions.sessions.count_documents({}) > 0:
-        assert time.monotonic() < end, "the session did not expire"
+        assert time.monotonic() < end, "the session did not expire"  # clock: a deadline that only a hang misses
     assert browser.get("/").text == "1"
 
 
