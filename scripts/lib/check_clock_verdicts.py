@@ -3,11 +3,11 @@
 
 scripts/lib/check_clock_verdicts.py FILE…
 
-A comparison (<, <=, >, >=) is a finding if a side of it is a time of a clock, or was made of one: by arithmetic, min, max
-and the like, by a variable, an attribute, a list it was put into or a function that gives it. So is one of what is
+A comparison (<, <=, >, >=) is a finding if a side of it is a time of a clock, or was made of one: by arithmetic, min,
+max and the like, by a variable, an attribute, a list it was put into or a function that gives it. So is one of what is
 called took, elapsed, slowest or latency. A test says instead what happened: so many answers, so much work of a
 processor, an end before a Deadline (tests/golden/waits.py, tests/unit/patience.h). A comparison that no busy machine
-makes wrong says why in its last line, or in one of its own:
+makes wrong says why in its last line, or in the statement's:
 
     check(took >= 3, "…")  # clock: at least, which a slow machine cannot miss
 
@@ -69,8 +69,8 @@ class Python:
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 self.names.add((self.scope_of[function], function.name))
                 self.attributes.add(function.name)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("append", "add"):
-            if any(self.timed(a) for a in node.args):
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in ("append", "add") and any(self.timed(a) for a in node.args):
                 self.mark(node.func.value)
 
     def bind(self, target, value):

@@ -54,7 +54,8 @@ check_layout() {
   none "a test sleeps" "$(grep -rnE "$sleeps" tests "${kinds[@]}" | grep -v node_modules |
     grep -vE 'sleeps: (polls until a deadline|a random moment)' || true)"
   # shellcheck disable=SC2046
-  clean python3 $lib/check_clock_verdicts.py $(git ls-files tests | grep -E '\.(py|cc|h|c|js|mjs|go|java|rs|pl|php|sh)$|/run$')
+  clean python3 $lib/check_clock_verdicts.py \
+    $(git ls-files tests | grep -E '\.(py|cc|h|c|js|mjs|go|java|rs|pl|php|sh)$|/run$')
   clean python3 $lib/check_io_loops.py server/*/*.cc
   # shellcheck disable=SC2046
   clean python3 $lib/check_coroutines.py $(find "${code[@]}" tests bench -name '*.cc' -o -name '*.h')

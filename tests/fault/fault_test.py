@@ -67,7 +67,8 @@ def figure(name, value, unit="ms"):
             kept = json.load(f)
         except ValueError:
             kept = {}  # the first, or a run was killed while it wrote
-        kept.setdefault(Path(sys.argv[0]).stem.removesuffix("_run"), {})[name] = {"value": round(value, 3), "unit": unit}
+        run = Path(sys.argv[0]).stem.removesuffix("_run")
+        kept.setdefault(run, {})[name] = {"value": round(value, 3), "unit": unit}
         f.truncate(0)
         json.dump(kept, f, indent=1, sort_keys=True)
 

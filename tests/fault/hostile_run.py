@@ -8,8 +8,8 @@ document all the time. Checked for each attack:
 
   - the server lives, and answers: with an error or not, and with one whole, valid reply, whose error's message has no
     NUL; maxTimeMS is 1 s, and it works for no more than ten times that on it, by the time of its processors;
-  - the other client is answered meanwhile, as often as hostile_watch.py has it: by counts, not by the clock. How long it
-    waited is printed, and kept as a figure;
+  - the other client is answered meanwhile, as often as hostile_watch.py has it: by counts, not by the clock. How long
+    it waited is printed, and kept as a figure;
   - no command holds a thread that serves connections for more than 100 ms of the processor's time;
   - memory grows by at most 700 MB during an attack, and what the attacks leave behind stays below 600 MB;
   - descriptors come back when the attacker has gone.
@@ -40,7 +40,7 @@ from fault_test import (
     stop,
     until,
 )
-from hostile_shapes import NAME, SHAPES, body_of, document, field, frame, items, places, shape, text
+from hostile_shapes import NAME, SHAPES, body_of, colliding, document, field, frame, items, places, shape, text
 from hostile_watch import Watcher
 
 SECONDS = float(os.environ.get("MAYFLY_HOSTILE_SECONDS", "30"))
@@ -67,7 +67,7 @@ def descriptors():
     return len(os.listdir(f"/proc/{proc.pid}/fd"))
 
 
-UNITS = {"another client's slowest round": "ms", "growth": "MB", "answer": "s", "work on one command": "s of processors"}
+UNITS = {"another client's slowest round": "ms", "growth": "MB", "answer": "s", "work on one command": "s of processor"}
 worst = {what: (0, "") for what in UNITS}
 
 
@@ -139,8 +139,8 @@ class Replies:
 
 
 def ask(data, may_end=False):
-    """Sends it on a connection of its own: None when one whole and valid reply came and nothing behind it (or, if it may,
-    the end of the connection), else what was wrong."""
+    """Sends it on a connection of its own: None when one whole and valid reply came and nothing behind it (or, if it
+    may, the end of the connection), else what was wrong."""
     worked = processor_seconds(proc.pid)
     wrong = answered(data, may_end)
     worked = processor_seconds(proc.pid) - worked
@@ -392,26 +392,6 @@ def slow_and_half():
 
         attacked(w, "lengths that lie", lengths_that_lie)
     back(before)
-
-
-def colliding(n):
-    """2^n strings of bytes that std::hash of this compiler's library gives the same number, whatever its seed."""
-    mask, mul = (1 << 64) - 1, 0xC6A4A7935BD1E995
-    inverse = pow(mul, -1, 1 << 64)
-
-    def forth(k):
-        k = k * mul & mask
-        return (k ^ k >> 47) * mul & mask
-
-    def back(k):
-        k = k * inverse & mask
-        return (k ^ k >> 47) * inverse & mask
-
-    parts = []
-    for i in range(n):
-        words = 0x4141414141414141 + i, 0x4242424242424242
-        parts.append([struct.pack("<QQ", *words), struct.pack("<QQ", *(back(forth(k) ^ 1 << 63) for k in words))])
-    return [b"".join(c) for c in itertools.product(*parts)]
 
 
 def bombs():

@@ -4,8 +4,8 @@ them.
 
 Others are served meanwhile, as often as hostile_watch.py has it: reads, pings, and writes, which are acknowledged by a
 majority in the order of one log. Large documents go into it in chunks, so that a write waits behind one of these, or
-behind the moment in which a document is applied, and never behind 9 MB that are on their way. A write is on two members'
-disks before it is acknowledged: its control writes to the disk as well. How long each waited is a figure.
+behind the moment in which a document is applied, and never behind 9 MB that are on their way. A write is on two
+members' disks before it is acknowledged: its control writes to the disk as well. How long each waited is a figure.
 
 MAYFLY_HOSTILE_TIMES (25): how often each of the 4 clients inserts.
 """

@@ -98,6 +98,26 @@ def shape(name):
     return made[name]
 
 
+def colliding(n):
+    """2^n strings of bytes that std::hash of this compiler's library gives the same number, whatever its seed."""
+    mask, mul = (1 << 64) - 1, 0xC6A4A7935BD1E995
+    inverse = pow(mul, -1, 1 << 64)
+
+    def forth(k):
+        k = k * mul & mask
+        return (k ^ k >> 47) * mul & mask
+
+    def back(k):
+        k = k * inverse & mask
+        return (k ^ k >> 47) * inverse & mask
+
+    parts = []
+    for i in range(n):
+        words = 0x4141414141414141 + i, 0x4242424242424242
+        parts.append([struct.pack("<QQ", *words), struct.pack("<QQ", *(back(forth(k) ^ 1 << 63) for k in words))])
+    return [b"".join(c) for c in itertools.product(*parts)]
+
+
 # --- Where a value can stand ------------------------------------------------------------------------------------------
 # Commands that would end what the others need, or are made to wait.
 LEFT_OUT = {

@@ -9,7 +9,8 @@ import itertools, multiprocessing, os, random, socket, time, typing
 from fault_test import Client, until
 
 PAUSE = 0.002  # seconds between two rounds, as of a client that has something else to do, too
-# What a control is given while another client must have one round: some ten times what it needs beside the worst attack.
+# What a control is given while another client must have one round: some ten times what that needs beside the worst
+# attack.
 SHARE, SHARE_SYNCED = 200, 50
 # A round of another client, unless it is told otherwise.
 FIND_AND_UPDATE = [

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Small compressed packets that unpack to a lot: millions of fields, patterns, conditions, sessions, names. Each is
 answered, with an error that says what to change or with what it asked for, and without much work; meanwhile another
-client is served (hostile_watch.py), and the memory of the server stays bounded. Then sessions and cursors: one client cannot use up the room of all, and
-killing or ending sessions ends what they have, soon. Explain of the largest filters, and a server without compressors.
-The last line says "N passed, N failed".
+client is served (hostile_watch.py), and the memory of the server stays bounded. Then sessions and cursors: one client
+cannot use up the room of all, and killing or ending sessions ends what they have, without much work. Explain of the
+largest filters, and a server without compressors. The last line says "N passed, N failed".
 MAYFLY_LIMITS_ONLY=TEXT,TEXT runs the packets whose name has one of them.
 """
 

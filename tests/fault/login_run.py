@@ -200,8 +200,8 @@ def guess_together(s):
         check(waited, "who has waited in vain has failed")
         failed = [line for line in log.splitlines() if '"user":"eve"' in line and '"id":5286307' in line]
         looked = sum("not looked at" not in line for line in failed)
-        most = 13 + took / 5  # clock: a rate; a slow machine looks at fewer
-        check(0 < looked <= most, f"{looked} guesses of 100 connections were looked at in {took:.0f} s")  # clock: a rate
+        few = 0 < looked <= 13 + took / 5  # clock: a rate; a slow machine looks at fewer
+        check(few, f"{looked} guesses of 100 connections were looked at in {took:.0f} s")
     finally:
         stop.set()
         for t in threads:

@@ -1,7 +1,8 @@
-"""What a run has for itself, and that nothing of it is left: `claim()` gives it a folder for all its files and a reaper, a
-process that waits for the run's end and then ends what the run has started and not ended, also when it was killed. The
-reaper knows those processes by a variable in their environment. The folder goes as well, unless the run has called
-`keep()`, because somebody is to look at what failed.
+"""What a run has for itself, and that nothing of it is left.
+
+`claim()` gives the run a folder for all its files and a reaper: a process that waits for the run's end and then ends
+what the run has started and not ended, also when it was killed. The reaper knows those processes by a variable in their
+environment. The folder goes as well, unless the run has called `keep()`, because somebody is to look at what failed.
 """
 
 import os, select, shutil, signal, subprocess, sys, tempfile, uuid

@@ -1,5 +1,5 @@
-"""How long a test waits. A deadline is for what hangs and decides nothing else: it is far behind what anything takes, and
-as much longer as the machine is slow or the server is built with a sanitizer.
+"""How long a test waits. A deadline is for what hangs and decides nothing else: it is far behind what anything takes,
+and as much longer as the machine is slow or the server is built with a sanitizer.
 """
 
 import hashlib, inspect, linecache, os, re, time
@@ -34,9 +34,9 @@ class Deadline:
         return self.took() < self.seconds  # clock: a deadline that only a hang misses
 
     def until(self, condition):
-        """What it gave once that is true, or what it last gave when the time is over, which is said with what was waited
-        for. It polls, because conditions are of other processes: what a server answers, a file, a line of /proc. None of
-        them wakes anybody."""
+        """What it gave once that is true, or what it last gave when the time is over, which is said with what was
+        waited for. It polls, because conditions are of other processes: what a server answers, a file, a line of /proc.
+        None of them wakes anybody."""
         while True:
             out = condition()
             if out:
@@ -58,7 +58,7 @@ class Deadline:
 
 
 def until(condition, seconds=PATIENCE):
-    """Waits for a condition until a Deadline: what it gave, which is true, or what it last gave when the time is over."""
+    """Waits for a condition until a Deadline: what it gave, which is true, or what it last gave when that is over."""
     return Deadline(seconds).until(condition)
 
 

@@ -11,7 +11,8 @@ FOUND = {  # name: (file name, text, lines)
     "of a tuple": ("a.py", "import time\nx, n = time.monotonic(), 3\nassert n > 2\nassert x < 2\n", [4]),
     "an attribute": (
         "a.py",
-        "import time\nclass A:\n    def f(self):\n        self.late = max(self.late, time.perf_counter())\na = A()\ncheck(a.late < 1, '')\n",
+        "import time\nclass A:\n    def f(self):\n"
+        "        self.late = max(self.late, time.perf_counter())\na = A()\ncheck(a.late < 1, '')\n",
         [6],
     ),
     "a list": ("a.py", "import time\ngiven = []\ngiven.append(time.monotonic())\nassert sorted(given)[0] <= 1\n", [4]),
