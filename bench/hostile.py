@@ -2,17 +2,18 @@
 """What hostile requests cost: for each one how long its answer took, how long another client waited meanwhile, and how
 much the server's memory grew. Prints the rows of the table in RESULTS.md.
 
-    bench/hostile.py [NAME …]
+    bench/hostile.py [--against BINARY] [NAME …]
 
 The other client is a process of its own that finds and updates a document all the time on four connections, one after
-the other. MAYFLYD names another binary.
+the other. MAYFLYD names another binary. --against: each request is sent to both servers, one after the other, and the
+table has the figures of that one beside ours; `scripts/bench --hostile --against COMMIT` builds it.
 """
 
 import datetime, shutil, socket, struct, sys, tempfile, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/fault"))
-from fault_test import start, stop
+from fault_test import BINARY, start, stop
 from hostile_shapes import body_of, document, element, field, frame, items, text
 from hostile_watch import Watcher
 
@@ -20,7 +21,7 @@ import bson
 
 LIMIT_MS = 1000
 work = tempfile.mkdtemp(prefix="mayfly-bench-hostile-")
-proc, client = start(work + "/db")
+proc = client = None  # of the server that is measured just now
 
 
 def memory(what):
@@ -183,7 +184,8 @@ BEFORE = {
 }
 
 
-def measure(name, case):
+def measure(case):
+    """Of the server that is measured: seconds, code, another client's slowest round in ms, MB."""
     with open(f"/proc/{proc.pid}/clear_refs", "w") as f:
         f.write("5")  # the peak is counted from now
     with Watcher(proc.port) as w:
@@ -191,25 +193,46 @@ def measure(name, case):
         before, began = memory("VmRSS"), time.monotonic()
         code = case() if callable(case) else ask(case)
         took = time.monotonic() - began
-        waited = w.take()[0]
-    size = "" if callable(case) else f"{len(case):,}"
-    grown = max(memory("VmHWM") - before, 0)
-    print(f"| {name} | {size} | {BEFORE[name]} | {took:.2f} | {code} | {waited * 1000:.0f} | {grown} |", flush=True)
+        waited = w.take().slowest
+    return f"{took:.2f}", str(code), f"{waited * 1000:.0f}", str(max(memory("VmHWM") - before, 0))
 
 
-if __name__ == "__main__":
-    client.command("other", {"insert": "c", "documents": [{"_id": 1}]})
-    client.command("hostile", {"insert": "c", "documents": [{"_id": i, "s": "ab" * 20} for i in range(10)]})
+def main():
+    global proc, client
+    names, binaries = sys.argv[1:], [BINARY]
+    if "--against" in names:
+        at = names.index("--against")
+        binaries.append(names[at + 1])
+        del names[at : at + 2]
+    servers = []
+    for n, binary in enumerate(binaries):
+        servers.append(start(f"{work}/db{n}", binary=binary))
+        servers[-1][1].command("other", {"insert": "c", "documents": [{"_id": 1}]})
+        few = [{"_id": i, "s": "ab" * 20} for i in range(10)]
+        servers[-1][1].command("hostile", {"insert": "c", "documents": few})
     print(
         "Requests that kept the server or other clients busy, or took much memory, when they were found, "
         "and now,\nwith a "
         f"limit of {LIMIT_MS} ms (`$indexOfBytes`: 100), beside another client that finds and updates a document all "
         "the\ntime. Measured by `bench/hostile.py`.\n"
     )
-    print("| request | bytes on the wire | before | s | code | another client's slowest round ms | memory MB |")
-    print("| --- | ---: | --- | ---: | --- | ---: | ---: |")
+    columns = ["s", "code", "another client's slowest round ms", "memory MB"]
+    if len(servers) > 1:
+        columns = [f"{c}{of}" for c in columns for of in ("", ", the other server")]
+    print(f"| request | bytes on the wire | before | {' | '.join(columns)} |")
+    print("| --- | ---: | --- |" + " ---: |" * len(columns))
     for name, case in CASES.items():
-        if not sys.argv[1:] or any(a in name for a in sys.argv[1:]):
-            measure(name, case)
-    stop(proc)
+        if not names or any(a in name for a in names):
+            got = []
+            for proc, client in servers:
+                got.append(measure(case))
+            cells = [value for figures in zip(*got) for value in figures]
+            size = "" if callable(case) else f"{len(case):,}"
+            print(f"| {name} | {size} | {BEFORE[name]} | {' | '.join(cells)} |", flush=True)
+    for server, _ in servers:
+        stop(server)
     shutil.rmtree(work, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

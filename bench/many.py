@@ -216,6 +216,6 @@ if __name__ == "__main__":
         with Watcher(server.proc.port) as w:
             w.take()
             for what, figure in case(server):
-                print(f"| {name} | {what} | {figure} | {w.take()[0] * 1000:.0f} |", flush=True)
+                print(f"| {name} | {what} | {figure} | {w.take().slowest * 1000:.0f} |", flush=True)
     stop(server.proc)
     shutil.rmtree(work, ignore_errors=True)
