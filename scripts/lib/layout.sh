@@ -65,6 +65,8 @@ check_layout() {
   # shellcheck disable=SC2046
   clean python3 $lib/check_python.py $(git ls-files '*.py')
   clean python3 $lib/check_growth.py query/{expression,match,projection,update,sort,pipeline}/*.cc
+  # The texts that the faults of tests/mutants replace are where they were.
+  clean python3 tests/mutants/run.py --check
   # What these scripts must find, and pages that say what the code says.
   for t in tests/layout/*_test.py; do clean python3 "$t"; done
   clean python3 $lib/check_tree.py include names length pages functions docstrings format log_ids
