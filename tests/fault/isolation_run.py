@@ -11,7 +11,7 @@ the server (fault_server's "break") it does. One fault shows only where another 
 says "N passed, N failed".
 """
 
-import os, random, shutil, subprocess, sys
+import os, random, shutil, subprocess, sys, tempfile
 from pathlib import Path
 
 import pymongo
@@ -298,7 +298,7 @@ def main():
     print(f"seed {SEED}")
     check = Checks()
     kept = os.environ.get("MAYFLY_HISTORY")
-    folder = Path(kept or f"/tmp/mayfly-histories-{os.getpid()}")
+    folder = Path(kept or tempfile.mkdtemp(prefix="mayfly-histories-"))
     folder.mkdir(parents=True, exist_ok=True)
     try:
         seeded(check, folder)

@@ -7,6 +7,8 @@ environment. The folder goes as well, unless the run has called `keep()`, becaus
 
 import os, select, shutil, signal, subprocess, sys, tempfile, uuid
 
+import ports
+
 MARK = "TESTS_RUN"  # not MAYFLY_…: those a run may take away from what it starts
 _KEPT = ".kept"
 DISK, MEMORY = 512, 256  # MB without which a run cannot be right
@@ -18,10 +20,11 @@ def claim():
     global claimed
     if claimed:
         return
+    os.environ.setdefault(ports.SHARED, ports.FOLDER)  # which all runs have together
     claimed = os.path.realpath(tempfile.mkdtemp(prefix="mayfly-"))
     bare = {k: v for k, v in os.environ.items() if k != MARK}  # the reaper of a run outlives the run around it
     mark = os.environ[MARK] = uuid.uuid4().hex
-    tempfile.tempdir = claimed
+    os.environ["TMPDIR"] = tempfile.tempdir = claimed  # also of the programs that it runs
     subprocess.Popen(
         [sys.executable, __file__, str(os.getpid()), mark, claimed],
         env=bare,

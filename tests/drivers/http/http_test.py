@@ -2,7 +2,7 @@
 """The HTTP endpoint beside the page: what an action by a button leaves in the audit log, and readiness of a member of a
 replica set."""
 
-import http.client, json, os, shutil, socket, sys, tempfile
+import http.client, json, os, shutil, socket, sys, tempfile, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "fault"))
@@ -162,8 +162,8 @@ try:
     until(lambda: '"connectionCount":0' in open(s.log).read())
     s.client = Client("127.0.0.1", s.port)
     s.client.command("admin", {"ping": 1})
-    used = time_of()
-    until(lambda: time_of() - used >= 0.5, 1)
+    used, watched = time_of(), time.monotonic() + 1
+    until(lambda: time_of() - used >= 0.5 or time.monotonic() > watched)  # clock: how long it is watched
     check(time_of() - used < 0.5, f"idle with one connection: {time_of() - used:.2f} s of CPU")
     s.stop()
 
