@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
 import run
 from ports import free_port
 from run import ROOT, Client, Server, launch
+from waits import Deadline
 
 BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
 TEST_COMMANDS = ("--setParameter", "enableTestCommands=1")
@@ -94,7 +95,7 @@ def main():
     servers = start(sys.argv[1])
     try:
         env = dict(os.environ, MONGODB_URI=servers.uri)
-        status = subprocess.run(sys.argv[2:], env=env, timeout=900).returncode
+        status = subprocess.run(sys.argv[2:], env=env, timeout=Deadline(900).seconds).returncode
         alive = all(m.proc.poll() is None for m in servers.members)
     finally:
         clean = servers.stop()

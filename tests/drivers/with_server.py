@@ -11,6 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
 from ports import free_port
 from run import ROOT, Server
+from waits import Deadline
 
 http_port = free_port()
 server = Server(os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd")), ["--httpPort", str(http_port)])
@@ -21,7 +22,7 @@ try:
         MONGODB_PORT=str(server.port),
         HTTP_URL=f"http://127.0.0.1:{http_port}",
     )
-    status = subprocess.run(sys.argv[1:], env=env, timeout=600).returncode
+    status = subprocess.run(sys.argv[1:], env=env, timeout=Deadline(600).seconds).returncode
     alive = server.proc.poll() is None
 finally:
     clean = server.stop()
