@@ -27,7 +27,7 @@ from bson import Binary, Int64, ObjectId, json_util
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import OperationFailure, PyMongoError
 
-from fault_test import ROOT, Checks, log_in, run_parts, start, stop, until
+from fault_test import ROOT, Checks, log_in, run_parts, start, stop, until, wait_for
 
 check = Checks(quiet=True)
 PASSWORD = "only of this test"
@@ -449,7 +449,7 @@ def before_users():
     port = ("--port", str(proc.port))
     for access in (True, False):
         proc, client = start(data, *options, *port, *(["--keyFile", key] if access else []))
-        until(lambda: client.command("admin", {"hello": 1})["isWritablePrimary"])
+        wait_for(lambda: client.command("admin", {"hello": 1})["isWritablePrimary"])
         ann = log_in(proc.port, "ann", PASSWORD) if access else client
         r = ann.command("shop", retried)
         if access:

@@ -12,7 +12,7 @@ from bson.binary import Binary
 from pymongo.errors import OperationFailure
 
 from audit_server import DENIED, OK, PASSWORD, WRONG, AuditedServer
-from fault_test import BINARY, Checks, Client, log_in, run_parts, skip, until
+from fault_test import BINARY, Checks, Client, log_in, run_parts, skip, until, wait_for
 from own_server import code
 from replica_set import ReplicaSet
 
@@ -553,7 +553,7 @@ def given_up(primary, other, events):
         check(reply["ok"] == 0 and not events("kept"), f"the client gives up: {reply}")
     finally:
         other.resume()
-    until(lambda: events("kept"), 30)
+    wait_for(lambda: events("kept"), 30)
     again = client.command("admin", commit)
     check(again["ok"] == 1, f"it was committed: {again}")
     got = events("kept")

@@ -18,18 +18,18 @@ from pymongo.errors import PyMongoError
 
 from backups import HOUR, TOOL, Load, Server, becomes, check, fill, folder, hashes, listing, restore, run_backup_parts
 from backups import offline, tool, whole, work
-from fault_test import BINARY, free_port, random_moment, rnd, skip, until
+from fault_test import BINARY, free_port, random_moment, rnd, skip, until, wait_for
 from replica_set import ReplicaSet, code
 def load():
     """Backups while there are writes; the second one copies little; each is a state that there was."""
     s, path = Server(), folder()
     fill(s.client)
     with Load(s.client) as writes:
-        until(lambda: writes.acknowledged > 300 or writes.errors)
+        wait_for(lambda: writes.acknowledged > 300 or writes.errors)
         before = writes.acknowledged
         first = s.backup(path)
         between = writes.acknowledged
-        until(lambda: writes.acknowledged > between + 300 or writes.errors)
+        wait_for(lambda: writes.acknowledged > between + 300 or writes.errors)
         third = writes.acknowledged
         second = s.backup(path)
     check(not writes.errors, f"writes go on: {writes.errors[:1]}")
@@ -180,7 +180,7 @@ def kills():
         p.wait()
         check(tool("verify", "--path", path, "--checksums")[0] in (0, 1), "the folder can be looked at")
         ops = lambda: s.client.admin.command("currentOp")["inprog"]
-        until(lambda: not [o for o in ops() if "backup" in o.get("command", {})])
+        wait_for(lambda: not [o for o in ops() if "backup" in o.get("command", {})])
     check(tool("verify", "--path", path)[0] == 0, "all that is there is whole")
     status, said = tool("create", "--uri", uri, "--path", path)
     check(status == 0 and "made the backup" in said, f"create: {said}")
@@ -411,7 +411,7 @@ def of_secondary():
             client.app.docs.insert_one({"_id": -1, "n": -1})
             token = next(stream)["_id"]
         with Load(client) as writes:
-            until(lambda: writes.acknowledged > 200 or writes.errors)
+            wait_for(lambda: writes.acknowledged > 200 or writes.errors)
             secondary = rs.others(primary)[0]
             before = writes.acknowledged
             b = secondary.client.admin.command("backup", 1, path=path)
@@ -553,9 +553,9 @@ def shift_of_the_past():
     s.client.app.idle.create_index("at", expireAfterSeconds=86400)
     s.client.app.idle.insert_one({"at": datetime.now(timezone.utc)})
     s.backup(path)
-    until(lambda: s.client.app.own.count_documents({}) == 0, 20)
+    wait_for(lambda: s.client.app.own.count_documents({}) == 0, 20)
     young = lambda: {"at": {"$gt": datetime.now(timezone.utc) - timedelta(seconds=3)}}
-    until(lambda: s.client.app.ttl.count_documents(young()) == 0)
+    wait_for(lambda: s.client.app.ttl.count_documents(young()) == 0)
     s.stop()
     status, said, data = restore(path, "--expiry", "shift")
     check(status == 0, f"restore: {said[-300:]}")

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 
 from backups import TOOL, Server, becomes, check, fill, folder, hashes, listing, offline, restore
 from backups import run_backup_parts, tool, work
-from fault_test import BINARY, ROOT, random_moment, rnd, until
+from fault_test import BINARY, ROOT, random_moment, rnd, until, wait_for
 def stopped():
     """Backups of a stopped server by mayflyd --backup: after a clean end and after kill -9, in one folder with those of
     the running server; ended by signals at any moment."""
@@ -92,7 +92,7 @@ def stopped_member():
     s = Server(None, "--replSet", "rs0", "--logArchivePath", archive, "--setParameter", "logArchiveSegmentSecs=1")
     alone = {"_id": "rs0", "members": [{"_id": 0, "host": f"127.0.0.1:{s.port}"}]}
     s.client.admin.command("replSetInitiate", alone)
-    until(lambda: s.client.admin.command("hello").get("isWritablePrimary"))
+    wait_for(lambda: s.client.admin.command("hello").get("isWritablePrimary"))
     fill(s.client, 1000)
     s.stop(signal.SIGKILL)
     status, said = offline(path, s.data)
@@ -103,7 +103,7 @@ def stopped_member():
     check(becomes(lambda: s.client.admin.command("hello").get("isWritablePrimary")), "it goes on as a member")
     s.client.app.later.delete_many({"_id": {"$lt": 50}})
     s.client.app.docs.insert_many([{"_id": i, "n": i} for i in range(5000, 5200)])
-    until(lambda: s.client.admin.command("serverStatus")["logArchive"]["waitingEntries"] == 0)
+    wait_for(lambda: s.client.admin.command("serverStatus")["logArchive"]["waitingEntries"] == 0)
     want = hashes(s.client)["app"]
     s.stop()
     status, said, data = restore(path, "--archive", archive)
@@ -121,7 +121,7 @@ def series_until():
     s = Server(None, "--replSet", "rs0", "--logArchivePath", archive, *quick)
     alone = {"_id": "rs0", "members": [{"_id": 0, "host": f"127.0.0.1:{s.port}"}]}
     s.client.admin.command("replSetInitiate", alone)
-    until(lambda: s.client.admin.command("hello").get("isWritablePrimary"))
+    wait_for(lambda: s.client.admin.command("hello").get("isWritablePrimary"))
     kept = {"timeseries": {"timeField": "t", "metaField": "m"}, "expireAfterSeconds": 86400}
     s.client.app.command("create", "points", **kept)
     base, states, sealed = datetime.now(timezone.utc).replace(microsecond=0), [], []
@@ -160,7 +160,7 @@ def series_until():
     advance(130)
     check(until(lambda: len(points(s.client)) < len(states[-1][1])), "points expire")
     note()
-    until(lambda: s.client.admin.command("serverStatus")["logArchive"]["waitingEntries"] == 0)
+    wait_for(lambda: s.client.admin.command("serverStatus")["logArchive"]["waitingEntries"] == 0)
     s.stop()
     check(sealed[0] < sealed[-1], f"between the times: {sealed}")
     for n, (at, wanted) in enumerate(states):

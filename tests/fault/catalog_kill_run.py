@@ -8,7 +8,7 @@ every collection validates. MAYFLY_KILL_ROUNDS (30) kills; MAYFLY_SEED replays t
 
 import os, shutil, tempfile, threading, time
 
-from fault_test import SEED, Checks, Client, kill, random_moment, rnd, start, stop, until
+from fault_test import SEED, Checks, Client, kill, random_moment, rnd, start, stop, until, wait_for
 
 ROUNDS = int(os.environ.get("MAYFLY_KILL_ROUNDS", "30"))
 N = 3000
@@ -69,7 +69,7 @@ class IndexBuild(Case):
             check(names() == {"_id_", "v", "pv"}, f"an index that was answered is gone: {names()}")
         check(ids(c, "k", "a") == set(range(N)), "documents under an index build")
         # Both or none of one command, when a build that goes on has ended.
-        until(
+        wait_for(
             lambda: (
                 not any(
                     o.get("msg", "").startswith("Index Build")

@@ -38,6 +38,7 @@ from fault_test import (
     start,
     stop,
     until,
+    wait_for,
 )
 from replica_set import Member, ReplicaSet
 
@@ -414,7 +415,7 @@ def hello():
     threads = [threading.Thread(target=drain, args=(i,)) for i in range(8)]
     for t in threads:
         t.start()
-    until(lambda: all(read))
+    wait_for(lambda: all(read))
     other, slowest, before = Client("127.0.0.1", proc.port), 0, list(read)
     for n in range(1000):
         began = time.monotonic()

@@ -9,7 +9,7 @@ import os, shutil, signal, subprocess, tempfile, threading, time
 from pathlib import Path
 
 import fault_test
-from fault_test import BINARY, ROOT, Checks, Client, Deadline, figure, launch, rnd, skip, stop, until
+from fault_test import BINARY, ROOT, Checks, Client, Deadline, figure, launch, rnd, skip, stop, until, wait_for
 
 FAULTY = os.environ.get("MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server"))
 ROUNDS = int(os.environ.get("MAYFLY_POWER_ROUNDS", "12"))
@@ -268,7 +268,7 @@ def hung_disk_at_the_end():
 
     waiting = threading.Thread(target=write)
     waiting.start()
-    until(lambda: len(all_ids(c)) == 101)
+    wait_for(lambda: len(all_ids(c)) == 101)
     began = time.monotonic()
     proc.send_signal(signal.SIGTERM)
     code = proc.wait(Deadline(120).seconds)

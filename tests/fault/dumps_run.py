@@ -17,7 +17,7 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
 
-from fault_test import ROOT, Checks, run_parts, until
+from fault_test import ROOT, Checks, run_parts, until, wait_for
 from own_server import OwnServer, code
 from replica_set import ReplicaSet
 
@@ -214,7 +214,7 @@ def page():
             if kind == "sh" and line.startswith("mongorestore"):
                 target.drop_database("app")
                 if n > 3:  # the one that keeps the reaper off: meanwhile a deadline passes
-                    until(lambda: now() > soon, 30)
+                    wait_for(lambda: now() > soon, 30)
             if kind == "sh" and line.startswith("mongoimport"):
                 target.app.sessions.delete_many({})
             if kind == "sh":
@@ -537,7 +537,7 @@ def oplog():
                 check(same(x) == same(y), f"and the same documents: {name} {same(x)} {same(y)}")
             # The next primary knows it, too.
             s.primary().kill()
-            until(lambda: s.primary() is not None, 60)
+            wait_for(lambda: s.primary() is not None, 60)
             with tool_client(uri, "mongorestore") as tool:
                 put_one = lambda: tool.app.c.insert_one({"_id": "after", FIELD: far})
                 done = until(lambda: code(put_one) in (0, 11000), 60)

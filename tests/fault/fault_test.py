@@ -14,7 +14,7 @@ import failed_parts
 import own
 from ports import free_port
 from run import HELD_MICROS, ROOT, WATCHED, Client, held, initiate, launch, report_held
-from waits import PATIENCE, Deadline, processor_seconds, until
+from waits import PATIENCE, Deadline, processor_seconds, until, wait_for
 
 BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
 SEED = int(os.environ.get("MAYFLY_SEED", random.randrange(1 << 30)))

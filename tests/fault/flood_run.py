@@ -11,7 +11,7 @@ import os, shutil, socket, struct, tempfile, threading, urllib.error, urllib.req
 import bson
 
 import fault_test
-from fault_test import BINARY, Checks, Client, Deadline, figure, free_port, start, stop, until
+from fault_test import BINARY, Checks, Client, Deadline, figure, free_port, start, stop, until, wait_for
 from hostile_watch import FIND_AND_UPDATE, Watcher
 
 check = Checks(quiet=True)
@@ -101,7 +101,7 @@ def bombs():
 def connections():
     sockets = [connect() for _ in range(2500)]
     seen = lambda: client.command("admin", {"serverStatus": 1})["connections"]
-    until(lambda: seen()["rejected"] >= 490)
+    wait_for(lambda: seen()["rejected"] >= 490)
     check(seen()["current"] <= 2000, "connections beyond maxConns")
     for s in sockets:
         s.close()

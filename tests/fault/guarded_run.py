@@ -12,7 +12,7 @@ from pathlib import Path
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, Checks, free_port, kill, rnd, run_parts, skip, start, stop, until
+from fault_test import BINARY, Checks, free_port, kill, rnd, run_parts, skip, start, stop, until, wait_for
 
 check = Checks()
 BUILD_MB = 500  # what docs/limits.md says of a build
@@ -38,7 +38,7 @@ def names(replica_set=None):
         client.admin.command(
             "replSetInitiate", {"_id": "rs0", "members": [{"_id": 0, "host": f"127.0.0.1:{proc.port}"}]}
         )
-    until(lambda: client.admin.command("hello")["isWritablePrimary"])
+    wait_for(lambda: client.admin.command("hello")["isWritablePrimary"])
     where = "on a set" if replica_set else "on a standalone"
     mine = ["tmp.agg_out.5f0c0ffee0ddba11decaf000", "tmp.convertToCapped.x", "tmp.mr.y"]
     for name in mine:
@@ -67,7 +67,7 @@ def names(replica_set=None):
     kill(proc)
     proc, _ = start(data, *options)
     client = connect(proc)
-    until(lambda: client.admin.command("hello")["isWritablePrimary"])
+    wait_for(lambda: client.admin.command("hello")["isWritablePrimary"])
     check(until(lambda: not temporary()), f"what that $out wrote is gone after a restart {where}: {temporary()}")
     check(
         sorted(mine) == sorted(c for c in client.t.list_collection_names() if c.startswith("tmp.")),

@@ -39,6 +39,7 @@ from fault_test import (
     start,
     stop,
     until,
+    wait_for,
 )
 from hostile_shapes import NAME, SHAPES, body_of, colliding, document, field, frame, items, places, shape, text
 from hostile_watch import Watcher
@@ -535,7 +536,7 @@ def stored_filters():
     run({"create": "source", "expiry": {"field": "at"}, "onExpire": archived})
     run({"ttlPause": "source"})
     run({"insert": "source", "documents": [{"_id": i, "at": soon} for i in range(20)]})
-    until(lambda: datetime.datetime.now(datetime.timezone.utc) >= soon)
+    wait_for(lambda: datetime.datetime.now(datetime.timezone.utc) >= soon)
 
     def ends(doc, db="hostile", codes=(50,)):
         def attack():

@@ -17,7 +17,7 @@ from bson import Timestamp, encode
 from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.write_concern import WriteConcern
 
-from fault_test import Checks, figure, rnd, run_parts, until
+from fault_test import Checks, figure, rnd, run_parts, until, wait_for
 from replica_set import ReplicaSet, code
 
 MB = int(os.environ.get("MAYFLY_LARGE_MB", "40"))
@@ -118,7 +118,7 @@ def one_transaction():
             fill(coll, session, "a", n)
             check(coll.count_documents({}) == 0, "nothing is seen before the commit")
             with SmallWrites(mongo) as beside:
-                until(lambda: beside.took)
+                wait_for(lambda: beside.took)
                 began = time.monotonic()
                 session.commit_transaction()
                 took = time.monotonic() - began

@@ -15,7 +15,7 @@ The last line says "N passed, N failed".
 
 import datetime
 
-from fault_test import random_moment, rnd, run_parts, until
+from fault_test import random_moment, rnd, run_parts, until, wait_for
 from link_run import Pair, check, equal, gentle
 
 ZONE = datetime.timezone.utc
@@ -38,7 +38,7 @@ class Both(Pair):
         """Waits until the link has followed a change that is made now."""
         mark = side.client.mark[link.name]
         n = rnd.randrange(1 << 60)
-        until(lambda: gentle(lambda: mark.replace_one({"_id": n}, {"v": date()}, upsert=True)), 300)
+        wait_for(lambda: gentle(lambda: mark.replace_one({"_id": n}, {"v": date()}, upsert=True)), 300)
         seen = lambda: gentle(lambda: other.client.mark[link.name].find_one({"_id": n}))
         return until(seen, 300)
 

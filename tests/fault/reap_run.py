@@ -8,7 +8,7 @@ the hour, so nothing here depends on how fast the machine is.
 
 import datetime, os, shutil, tempfile
 
-from fault_test import SEED, Checks, kill, random_moment, rnd, start, stop, until
+from fault_test import SEED, Checks, kill, random_moment, rnd, start, stop, wait_for
 
 ROUNDS = int(os.environ.get("MAYFLY_REAP_KILL_ROUNDS", "12"))
 REAPING, RESTING = ("--setParameter", "ttlMonitorEnabled=true"), ("--setParameter", "ttlMonitorEnabled=false")
@@ -82,7 +82,7 @@ for round_no in range(ROUNDS):
 kill(proc)
 proc, c = start(data, *REAPING)
 count = lambda coll: c.command("kill", {"count": coll})["n"]
-until(lambda: count("moved") + count("gone") <= 2 * len(kept))
+wait_for(lambda: count("moved") + count("gone") <= 2 * len(kept))
 check(
     set(ids(c, "moved")) == kept and set(ids(c, "gone")) == kept and set(ids(c, "old")) == due,
     "not everything due has gone",

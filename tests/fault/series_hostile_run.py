@@ -21,7 +21,7 @@ import bson
 from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 
-from fault_test import Checks, Client, rnd, run_parts, start, stop, until
+from fault_test import Checks, Client, rnd, run_parts, start, stop, wait_for
 
 TRIES = int(os.environ.get("MAYFLY_HOSTILE_BUCKETS", "400"))
 BEGIN = 1_893_456_000_000  # 2030-01-01
@@ -402,7 +402,7 @@ def replaced():
         ]
         for t in threads:
             t.start()
-        until(lambda: made[0] > 200 and stored[0] > 200, 60)
+        wait_for(lambda: made[0] > 200 and stored[0] > 200, 60)
         end.set()
         for t in threads:
             t.join()
@@ -457,7 +457,7 @@ def races():
         threads = [threading.Thread(target=work, args=(t,)) for t in tasks]
         for t in threads:
             t.start()
-        until(lambda: sent[0] > 3000, 60)
+        wait_for(lambda: sent[0] > 3000, 60)
         end.set()
         for t in threads:
             t.join()

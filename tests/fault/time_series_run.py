@@ -7,7 +7,7 @@ MAYFLY_KILL_ROUNDS (20) rounds on one data directory that grows; MAYFLY_SEED rep
 
 import collections, datetime, os, shutil, tempfile
 
-from fault_test import SEED, Checks, UntilGone, kill, random_moment, rnd, start, stop, until
+from fault_test import SEED, Checks, UntilGone, kill, random_moment, rnd, start, stop, until, wait_for
 
 # Merged at once, so that a kill meets it.
 OPTIONS = ["--setParameter", "timeSeriesSealIdleSecs=0"]
@@ -146,7 +146,7 @@ for round_no in range(ROUNDS):
         w.start()
     random_moment(0.02, 0.3)
     if round_no == ROUNDS - 1:  # on a slow machine no round before may have come so far
-        until(lambda: rounds_read + reader.rounds > 0 and replaced + replacer.done > 0, 60)
+        wait_for(lambda: rounds_read + reader.rounds > 0 and replaced + replacer.done > 0, 60)
     kill(proc)
     reader.join()
     replacer.join()

@@ -62,6 +62,14 @@ def until(condition, seconds=PATIENCE):
     return Deadline(seconds).until(condition)
 
 
+def wait_for(condition, seconds=PATIENCE):
+    """As until, where nothing goes on without it: an error that says what was waited for."""
+    out = until(condition, seconds)
+    if not out:
+        raise AssertionError(f"waited in vain: {_caller()}")
+    return out
+
+
 def _caller():
     """Who waits, and the line in which it says for what: not what every test waits with."""
     for f in inspect.stack(0)[2:]:

@@ -6,7 +6,7 @@ import http.client, json, os, shutil, socket, sys, tempfile, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "fault"))
-from fault_test import Checks, Client, free_port, start, stop, until
+from fault_test import Checks, Client, free_port, start, stop, until, wait_for
 
 check = Checks(quiet=True)
 
@@ -159,7 +159,7 @@ try:
         / os.sysconf("SC_CLK_TCK")
     )
     s.client.sock.close()
-    until(lambda: '"connectionCount":0' in open(s.log).read())
+    wait_for(lambda: '"connectionCount":0' in open(s.log).read())
     s.client = Client("127.0.0.1", s.port)
     s.client.command("admin", {"ping": 1})
     used, watched = time_of(), time.monotonic() + 1
@@ -174,7 +174,7 @@ try:
         "admin", {"replSetInitiate": {"_id": "rs0", "members": [{"_id": 0, "host": f"127.0.0.1:{s.port}"}]}}
     )
     check(r.get("ok") == 1, f"initiate: {r}")
-    until(lambda: s.get("/readyz")[0] == 200)
+    wait_for(lambda: s.get("/readyz")[0] == 200)
     check(s.get("/readyz") == (200, "ready\n"), "a member that serves is ready")
     s.stop()
 finally:
