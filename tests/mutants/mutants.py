@@ -1,7 +1,7 @@
 """Ten faults of the server, each in a place that matters, and the part of a step of scripts/test that must go red.
 
-A fault is a text of a file and what it is replaced by: the text must be there exactly once, so that a change of the code
-that moves it away is noticed at once (`scripts/test layout`) and the fault is put back where it belongs.
+A fault is a text of a file and what it is replaced by. The text must be there exactly once, so that a change of the
+code that moves it away is noticed at once (`scripts/test layout`) and the fault is put back where it belongs.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ MUTANTS = [
         ("storage_test",),
     ),
     Mutant(
-        "a delete needs no privilege",
+        "a delete of bulkWrite needs no privilege",
         "server/privileges/writes.cc",
         "    if (first.name == \"delete\") actions.Add(Action::remove);\n",
         "",
