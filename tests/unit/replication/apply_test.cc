@@ -5,6 +5,7 @@
 #include "protocol/large_memory.h"
 #include "replication/oplog.h"
 #include "storage/write/session_row.h"
+#include "tests/unit/patience.h"
 #include "tests/unit/replication/member_fixture.h"
 
 namespace mayfly {
@@ -357,9 +358,8 @@ TEST_CASE("A large unit of a leader that stops leading is refused, and leaves no
     if (!r) REQUIRE(a.Insert(c, docs));
     CHECK(Storage::DocumentCount(*c) == 4);
     // The same term goes on, and the log says that the first one does not.
-    const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (a.set->KeepLogFrom() < UINT64_MAX && std::chrono::steady_clock::now() < late)
-      std::this_thread::yield();
+    const test::Deadline deadline;
+    while (a.set->KeepLogFrom() < UINT64_MAX && deadline.Holds()) std::this_thread::yield();
     CHECK(a.set->KeepLogFrom() == UINT64_MAX);
     CHECK(a.set->consensus().Status().last.term == term);
   }

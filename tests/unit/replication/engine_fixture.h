@@ -15,6 +15,7 @@
 #include <mutex>
 #include <thread>
 
+#include "../patience.h"
 #include "../storage/storage_fixture.h"
 #include "protocol/bson_builder.h"
 #include "replication/consensus.h"
@@ -51,10 +52,10 @@ class News {
 
 /// Waits for something that other threads bring about. The deadline is for a broken engine, not for
 /// a slow one.
-inline bool Eventually(const std::function<bool()>& what, int seconds = 30) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+inline bool Eventually(const std::function<bool()>& what, int seconds = 60) {
+  const test::Deadline deadline{std::chrono::seconds(seconds)};
   for (uint64_t heard = 0; !what(); News::Get().Wait(&heard))
-    if (std::chrono::steady_clock::now() > until) return false;
+    if (!deadline.Holds()) return false;
   return true;
 }
 

@@ -15,6 +15,7 @@
 #include "storage/schema/transaction_schema.h"
 #include "storage/storage.h"
 #include "storage/write/log_apply.h"
+#include "tests/unit/patience.h"
 #include "tests/unit/storage/storage_fixture.h"
 
 /// One member of a set in this process, and a load that has every kind of entry in its log.
@@ -67,10 +68,10 @@ struct Member {
     set = std::move(ReplicaSet::Open(std::move(o)).value());
     REQUIRE(set->Start());
     if (!set->topology()->config) REQUIRE(set->Initiate(std::nullopt));
-    REQUIRE(primary->get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready);
+    REQUIRE(primary->get_future().wait_for(std::chrono::minutes(1)) == std::future_status::ready);
     // Its own first entry comes from another thread: what tests count is behind it.
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (!HasBegun() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    const test::Deadline deadline;
+    while (!HasBegun() && deadline.Holds()) std::this_thread::yield();
     REQUIRE(HasBegun());
   }
   /// Whether the log has the entry with which a primary begins its term.

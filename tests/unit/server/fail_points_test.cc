@@ -223,7 +223,7 @@ TEST_CASE("failCommand fails the commands it names", "[failpoint]") {
          R"({"failCommands": ["ping"], "blockConnection": true, "blockTimeMS": 30})");
     const int64_t begin = server.clock().MonotonicMicros();
     CHECK(IsOk(c.Command(ping)));
-    CHECK(server.clock().MonotonicMicros() - begin >= 30'000);
+    CHECK(server.clock().MonotonicMicros() - begin >= 30'000);  // clock: at least
     // maxTimeMS ends the wait.
     fail(R"({"times": 1})",
          R"({"failCommands": ["ping"], "blockConnection": true, "blockTimeMS": 60000})");

@@ -22,6 +22,7 @@
 #include "server/dispatch/parameter_table.h"
 #include "server/dispatch/server_context.h"
 #include "server/net/server.h"
+#include "tests/unit/patience.h"
 
 namespace mayfly::test {
 
@@ -29,9 +30,9 @@ namespace mayfly::test {
 /// conditions are counters and states of a server, which wakes nobody when they change.
 template <class F>
 void Eventually(F&& f) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  const Deadline deadline;
   while (!f()) {
-    if (std::chrono::steady_clock::now() > end) FAIL("did not come about");
+    if (!deadline.Holds()) FAIL("did not come about");
     ::usleep(1000);  // sleeps: polls until a deadline
   }
 }

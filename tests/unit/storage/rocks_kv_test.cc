@@ -5,6 +5,7 @@
 #include <random>
 #include <thread>
 
+#include "../patience.h"
 #include "../test_ciphers.h"
 #include "storage/kv/encrypted_engine.h"
 #include "storage/kv/memory_kv.h"
@@ -445,9 +446,8 @@ TEST_CASE("A range delete does not stay in a memtable that others look up", "[kv
     auto b = kv->NewBatch();
     b->DeleteRange(ks, "b", "d");
     REQUIRE(kv->Write(*b, false));
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (kv->Stats(ks).memtable_entries != 0 && std::chrono::steady_clock::now() < until)
-      std::this_thread::yield();
+    const test::Deadline deadline;
+    while (kv->Stats(ks).memtable_entries != 0 && deadline.Holds()) std::this_thread::yield();
     CHECK(kv->Stats(ks).memtable_entries == 0);
     PinnedValue v;
     CHECK(kv->Get(ks, "a", &v, nullptr).value());
