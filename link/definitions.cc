@@ -10,7 +10,7 @@ namespace mayfly {
 namespace {
 
 /// Whether two fields are the same; numbers by their value.
-bool Same(BsonValue a, BsonValue b) {
+bool SameField(BsonValue a, BsonValue b) {
   if (a.missing() || b.missing()) return a.missing() && b.missing();
   if (a.IsNumber() && b.IsNumber()) return a.NumberAsDouble() == b.NumberAsDouble();
   return a.type() == b.type() && a.bytes() == b.bytes();
@@ -43,7 +43,7 @@ class Difference {
   template <class Otherwise>
   void Add(std::string_view name, std::string_view as, Otherwise&& otherwise) {
     const BsonValue was = before_[name], is = after_[name];
-    if (Same(was, is)) return;
+    if (SameField(was, is)) return;
     if (!is.missing())
       out_.Append(as, is);
     else if (whole_)
@@ -61,7 +61,7 @@ class Difference {
     if (after_["expiry"].missing() && !whole_) return;
     const BsonDocument change = BuildBson([&](BsonBuilder& b) {
       for (const BsonElement& e : is)
-        if (e.name != "maxTTL" && !Same(was[e.name], e.value)) b.Append(e);
+        if (e.name != "maxTTL" && !SameField(was[e.name], e.value)) b.Append(e);
       const auto gone = [&](std::string_view n) {
         return whole_ && is[n].missing() && !was[n].missing();
       };
@@ -95,7 +95,7 @@ BsonDocument CreateCommand(std::string_view collection, BsonView options) {
 bool SameKind(BsonView a, BsonView b) {
   const auto both = [&](std::string_view name) { return a[name].missing() == b[name].missing(); };
   return both("viewOn") && both("clusteredIndex") && a["capped"].Truthy() == b["capped"].Truthy() &&
-         Same(a["collation"], b["collation"]);
+         SameField(a["collation"], b["collation"]);
 }
 
 std::optional<BsonDocument> ModifyCommand(std::string_view collection, BsonView before,
@@ -103,7 +103,8 @@ std::optional<BsonDocument> ModifyCommand(std::string_view collection, BsonView 
   BsonDocument out = BuildBson([&](BsonBuilder& b) {
     b.Append("collMod", collection);
     if (!after["viewOn"].missing()) {
-      if (Same(before["viewOn"], after["viewOn"]) && Same(before["pipeline"], after["pipeline"]))
+      if (SameField(before["viewOn"], after["viewOn"]) &&
+          SameField(before["pipeline"], after["pipeline"]))
         return;
       b.Append("viewOn", after["viewOn"]);
       if (!after["pipeline"].missing()) b.Append("pipeline", after["pipeline"]);

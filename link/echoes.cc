@@ -9,9 +9,9 @@ namespace mayfly {
 namespace {
 
 /// Links in the other direction: what a source says is limited.
-constexpr size_t kMostLinks = 1000, kMostBytes = 1 << 20;
+constexpr size_t kMostLinks = 1000, kMostLinkBytes = 1 << 20;
 
-bool Same(BsonValue a, BsonValue b) {
+bool Equal(BsonValue a, BsonValue b) {
   return !a.missing() && a.type() == b.type() && a.bytes() == b.bytes();
 }
 
@@ -47,7 +47,7 @@ bool IsOf(BsonView definition, BsonView event) {
   return std::ranges::all_of(made.Document(), [&](const BsonElement& e) {
     const BsonValue name = DocumentOf(e.value)["name"];
     return std::ranges::any_of(names.Document(),
-                               [&](const BsonElement& n) { return Same(n.value, name); });
+                               [&](const BsonElement& n) { return Equal(n.value, name); });
   });
 }
 
@@ -74,13 +74,13 @@ void Echoes::See(BsonView event) {
   size_t bytes = link.size() + set["definition"].Document().size();
   for (const auto& [name, definition] : definitions_)
     bytes += name.size() + definition.view().size();
-  if (definitions_.size() < kMostLinks && bytes <= kMostBytes)
+  if (definitions_.size() < kMostLinks && bytes <= kMostLinkBytes)
     definitions_[link] = BsonDocument(set["definition"].Document());
 }
 
 bool Echoes::Wrote(BsonView event) const {
-  return Same(event["txnNumber"], transaction_.view()["txnNumber"]) &&
-         Same(event["lsid"], transaction_.view()["lsid"]);
+  return Equal(event["txnNumber"], transaction_.view()["txnNumber"]) &&
+         Equal(event["lsid"], transaction_.view()["lsid"]);
 }
 
 bool Echoes::Defined(BsonView event) const {

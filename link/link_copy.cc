@@ -27,7 +27,7 @@ bool HasOtherIndex(BsonView indexes, BsonView index) {
 }
 
 /// What keeps a source from naming collections for ever.
-constexpr size_t kMostCollections = 1'000'000;
+constexpr size_t kMostCopied = 1'000'000;
 
 /// Tells a copy from all others, also from those of before the link's document was removed.
 std::string MakeCopyId() {
@@ -265,8 +265,7 @@ ClusterResult<void> Link::CopyAll() {
           return Malformed("a collection without a name");
         collections.emplace_back(e.value.Document());
       }
-      if (collections.size() > kMostCollections)
-        return Malformed("more collections than there can be");
+      if (collections.size() > kMostCopied) return Malformed("more collections than there can be");
       more = batch.cursor != 0;
       command = BuildBson([&](BsonBuilder& b) {
         b.Append("getMore", batch.cursor).Append("collection", "$cmd.listCollections");

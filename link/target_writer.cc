@@ -13,11 +13,11 @@ namespace {
 /// A command may have as many operations and bytes; a larger document is alone in its command.
 /// After a target has refused a transaction, so many batches go without.
 constexpr int kAlone = 100;
-constexpr size_t kMostOperations = 5000, kMostBytes = 12 << 20;
+constexpr size_t kMostOperations = 5000, kMostBatchBytes = 12 << 20;
 /// And a delete of many as many bytes of `_id`s.
 constexpr size_t kMostAlikeBytes = 1 << 20;
 /// A list of a cluster's collections has an end.
-constexpr size_t kMostCollections = 10'000'000;
+constexpr size_t kMostListed = 10'000'000;
 
 LinkFailure FailureOf(BsonView e, std::string_view index) {
   return {static_cast<size_t>(std::max<int64_t>(0, IntOf(e, index))),
@@ -249,7 +249,7 @@ TargetWriter::Bulk TargetWriter::MakeBulk(const std::vector<LinkOperation>& oper
           ++out.n;
           continue;
         }
-        if (out.n > 0 && b.size() + op.Bytes() > kMostBytes) break;
+        if (out.n > 0 && b.size() + op.Bytes() > kMostBatchBytes) break;
         if (together && outside_.contains(op.ns)) break;
         const size_t alike = together ? AlikeDeletes(operations, from + out.n, most - out.n) : 0;
         BsonBuilder o = ops.OpenDocument();
@@ -262,7 +262,7 @@ TargetWriter::Bulk TargetWriter::MakeBulk(const std::vector<LinkOperation>& oper
         AppendDeletes(operations, from + out.n - alike, alike, o);
         if (LeavesNoTombstone()) o.Append("tombstone", false);
       }
-      out.with_state = from + out.n == operations.size() && b.size() < kMostBytes + (1 << 20);
+      out.with_state = from + out.n == operations.size() && b.size() < kMostBatchBytes + (1 << 20);
       if (out.with_state) {
         BsonBuilder o = ops.OpenDocument();
         o.Append("update", number(links)).Append("filter", StateFilter(link_name_));
@@ -413,7 +413,7 @@ ClusterResult<size_t> TargetWriter::ApplyRun(const std::vector<LinkOperation>& o
     for (; from + n < operations.size() && n < 1000; ++n) {
       const LinkOperation& op = operations[from + n];
       if (op.kind != first.kind || op.ns != first.ns) break;
-      if (n > 0 && b.size() + op.Bytes() > kMostBytes) break;
+      if (n > 0 && b.size() + op.Bytes() > kMostBatchBytes) break;
       BsonBuilder o = list.OpenDocument();
       o.Append("q", op.filter);
       if (!put) {
@@ -557,7 +557,7 @@ ClusterResult<std::vector<std::string>> TargetWriter::ReadCarried(std::string_vi
     MAYFLY_TRY(const CursorBatch batch, BatchOf(reply));
     for (const BsonElement& e : batch.documents)
       out.emplace_back(TextOf(DocumentOf(e.value.Document()["_id"])["ns"]));
-    if (out.size() > kMostCollections) return Malformed("more collections than there can be");
+    if (out.size() > kMostListed) return Malformed("more collections than there can be");
     if (batch.cursor == 0) return out;
     command = BuildBson([&](BsonBuilder& b) {
       b.Append("getMore", batch.cursor).Append("collection", "carried");

@@ -29,6 +29,12 @@ void AppendBase64(std::string_view in, std::string& out) {
   }
 }
 
+std::string Base64(std::string_view bytes) {
+  std::string out;
+  AppendBase64(bytes, out);
+  return out;
+}
+
 bool DecodeBase64(std::string_view text, std::string& out) {
   if (text.size() % 4 != 0) return false;
   for (size_t i = 0; i < text.size(); i += 4) {

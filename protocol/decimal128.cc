@@ -182,4 +182,6 @@ Result<Decimal128Bits> Parse(std::string_view text) {
   return Decimal128Bits{d.low, d.high};
 }
 
+#undef FLAGS
+
 }  // namespace mayfly::decimal128

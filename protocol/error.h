@@ -4,6 +4,7 @@
 #include <boost/outcome/try.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "protocol/error_codes.h"
 
@@ -26,6 +27,21 @@ using Result = boost::outcome_v2::basic_result<T, Error, boost::outcome_v2::poli
 #define MAYFLY_TRY BOOST_OUTCOME_TRY
 /// The same inside a coroutine.
 #define MAYFLY_CO_TRY BOOST_OUTCOME_CO_TRY
+
+/// Errors of the codes that most refusals have. BadValue 2.
+inline Error BadValue(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
+/// FailedToParse 9.
+inline Error FailedToParse(std::string message) {
+  return {ErrorCode::kFailedToParse, std::move(message)};
+}
+/// TypeMismatch 14.
+inline Error TypeMismatch(std::string message) {
+  return {ErrorCode::kTypeMismatch, std::move(message)};
+}
+/// InvalidOptions 72.
+inline Error InvalidOptions(std::string message) {
+  return {ErrorCode::kInvalidOptions, std::move(message)};
+}
 
 /// Success of a Result<void>.
 inline auto Ok() { return boost::outcome_v2::success(); }

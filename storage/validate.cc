@@ -11,7 +11,6 @@ namespace mayfly {
 namespace {
 
 constexpr size_t kMaxReported = 1000;  ///< entries, records or messages a list
-constexpr int64_t kGateWaitMicros = 200'000;
 
 /// The first bytes of a key.
 std::string Hex(std::string_view bytes) { return HexDigits(bytes.substr(0, 64)); }
@@ -155,7 +154,7 @@ class Validation {
     const LockWait waits(op_);
     for (;;) {
       WriteUnit unit(storage_, op_);
-      Result<void> r = unit.impl().TouchExclusive(given, kGateWaitMicros);
+      Result<void> r = unit.impl().TouchExclusive(given, kExclusiveWaitMicros);
       if (!r && r.error().code == ErrorCode::kQueryPlanKilled)
         return Error{ErrorCode::kNamespaceNotFound,
                      "Collection '" + given.ns + "' does not exist to validate."};

@@ -10,12 +10,12 @@ namespace {
 constexpr int kFastLevel = 1, kTextLevel = 3;
 
 /// Contexts are kept by their thread: making one costs more than a small column.
-ZSTD_CCtx* Compressor() {
+ZSTD_CCtx* CompressContext() {
   thread_local const std::unique_ptr<ZSTD_CCtx, decltype(&ZSTD_freeCCtx)> context(ZSTD_createCCtx(),
                                                                                   &ZSTD_freeCCtx);
   return context.get();
 }
-ZSTD_DCtx* Decompressor() {
+ZSTD_DCtx* DecompressContext() {
   thread_local const std::unique_ptr<ZSTD_DCtx, decltype(&ZSTD_freeDCtx)> context(ZSTD_createDCtx(),
                                                                                   &ZSTD_freeDCtx);
   return context.get();
@@ -26,8 +26,8 @@ std::string Compressed(std::string_view bytes, size_t limit, int level) {
   std::string out;
   if (limit < 2) return out;
   out.resize(limit - 1);
-  const size_t n =
-      ZSTD_compressCCtx(Compressor(), out.data(), out.size(), bytes.data(), bytes.size(), level);
+  const size_t n = ZSTD_compressCCtx(CompressContext(), out.data(), out.size(), bytes.data(),
+                                     bytes.size(), level);
   out.resize(ZSTD_isError(n) ? 0 : n);
   return out;
 }
@@ -37,22 +37,6 @@ std::string Compressed(std::string_view bytes, size_t limit, int level) {
 Error DamagedBucket(std::string_view what) {
   return Error{ErrorCode::kInternalError,
                "a bucket of a time-series collection is damaged: " + std::string(what)};
-}
-
-void PutVarint(std::string& out, uint64_t v) {
-  char bytes[10];
-  int n = 0;
-  while (v >= 0x80) {
-    bytes[n++] = static_cast<char>(v | 0x80);
-    v >>= 7;
-  }
-  bytes[n++] = static_cast<char>(v);
-  out.append(bytes, static_cast<size_t>(n));
-}
-
-void PutText(std::string& out, std::string_view bytes) {
-  PutVarint(out, bytes.size());
-  out.append(bytes);
 }
 
 void PutCompressed(std::string& out, std::string_view bytes) {
@@ -107,7 +91,7 @@ Result<std::string> Decompress(std::string_view frame, size_t size, DecodeBudget
   MAYFLY_TRY(budget.Charge(size));
   std::string out(size, '\0');
   const size_t n =
-      ZSTD_decompressDCtx(Decompressor(), out.data(), size, frame.data(), frame.size());
+      ZSTD_decompressDCtx(DecompressContext(), out.data(), size, frame.data(), frame.size());
   if (ZSTD_isError(n) || n != size) return DamagedBucket("a compressed part cannot be unpacked");
   return out;
 }

@@ -7,26 +7,13 @@
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
 #include "protocol/large_memory.h"
+#include "protocol/varint.h"
 
 namespace mayfly {
 
 /// InternalError: what is wrong with the bytes of a bucket.
 Error DamagedBucket(std::string_view what);
 
-/// Small numbers of both signs as small numbers: 2n, or -2n - 1.
-constexpr uint64_t ZigZag(int64_t v) {
-  return (static_cast<uint64_t>(v) << 1) ^ static_cast<uint64_t>(v >> 63);
-}
-/// The reverse.
-constexpr int64_t UnZigZag(uint64_t v) {
-  return static_cast<int64_t>(v >> 1) ^ -static_cast<int64_t>(v & 1);
-}
-
-/// Little-endian base 128; at most ten bytes.
-void PutVarint(std::string& out, uint64_t v);
-inline void PutSigned(std::string& out, int64_t v) { PutVarint(out, ZigZag(v)); }
-/// A size as a varint, then the bytes.
-void PutText(std::string& out, std::string_view bytes);
 /// `bytes` compressed by zstd, or as they are where that is not smaller:
 /// raw_size:varint stored_size:varint bytes; equal sizes mean as they are.
 void PutCompressed(std::string& out, std::string_view bytes);

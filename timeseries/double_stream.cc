@@ -10,7 +10,7 @@
 namespace mayfly {
 namespace {
 
-constexpr uint8_t kRaw = 0, kDecimal = 1, kXor = 2, kSame = 3;
+constexpr uint8_t kRawDoubles = 0, kDecimalDoubles = 1, kXorDoubles = 2, kSameDoubles = 3;
 constexpr int kMostDigits = 12;
 constexpr std::array<double, kMostDigits + 1> kPower = {1,   1e1, 1e2, 1e3,  1e4,  1e5, 1e6,
                                                         1e7, 1e8, 1e9, 1e10, 1e11, 1e12};
@@ -60,7 +60,7 @@ bool PutDecimals(std::string& out, std::span<const uint64_t> values) {
     exceptions.append(reinterpret_cast<const char*>(&values[i]), 8);
     last = i;
   }
-  out.push_back(static_cast<char>(kDecimal));
+  out.push_back(static_cast<char>(kDecimalDoubles));
   out.push_back(static_cast<char>(digits));
   PutVarint(out, count);
   out.append(exceptions);
@@ -197,18 +197,18 @@ Result<void> TakeDecimals(BucketBytes& in, size_t count, size_t from, std::span<
 void PutDoubles(std::string& out, std::span<const uint64_t> values) {
   const auto put_bits = [&](uint64_t v) { out.append(reinterpret_cast<const char*>(&v), 8); };
   if (std::all_of(values.begin(), values.end(), [&](uint64_t v) { return v == values[0]; })) {
-    out.push_back(static_cast<char>(kSame));
+    out.push_back(static_cast<char>(kSameDoubles));
     put_bits(values.empty() ? 0 : values[0]);
     return;
   }
   if (PutDecimals(out, values)) return;
   const std::string bits = Xors(values);
   if (bits.size() < values.size() * 8) {
-    out.push_back(static_cast<char>(kXor));
+    out.push_back(static_cast<char>(kXorDoubles));
     PutText(out, bits);
     return;
   }
-  out.push_back(static_cast<char>(kRaw));
+  out.push_back(static_cast<char>(kRawDoubles));
   for (const uint64_t v : values) put_bits(v);
 }
 
@@ -219,17 +219,17 @@ Result<std::vector<uint64_t>> TakeDoubles(BucketBytes& in, size_t count, DecodeB
   MAYFLY_TRY(budget.Charge(until * sizeof(uint64_t)));
   std::vector<uint64_t> values(until - from);
   switch (in.Byte()) {
-    case kRaw: {
+    case kRawDoubles: {
       const std::string_view bytes = in.Take(count * 8);
       if (in.ok() && !values.empty())
         std::memcpy(values.data(), bytes.data() + from * 8, values.size() * 8);
       break;
     }
-    case kDecimal: {
+    case kDecimalDoubles: {
       MAYFLY_TRY(TakeDecimals(in, count, from, values, budget));
       break;
     }
-    case kXor: {
+    case kXorDoubles: {
       const std::string_view bits = in.Text();
       if (!in.ok()) break;
       values.resize(until);  // each is what changed since the one before
@@ -237,7 +237,7 @@ Result<std::vector<uint64_t>> TakeDoubles(BucketBytes& in, size_t count, DecodeB
       values.erase(values.begin(), values.begin() + static_cast<ptrdiff_t>(from));
       break;
     }
-    case kSame: {
+    case kSameDoubles: {
       const std::string_view bytes = in.Take(8);
       if (in.ok()) std::fill(values.begin(), values.end(), LoadLe<uint64_t>(bytes.data()));
       break;

@@ -9,7 +9,6 @@
 namespace mayfly {
 namespace {
 
-constexpr std::string_view kSetting = kTtlControlsSetting;
 constexpr int kVersion = 1, kVersionRestored = 2;
 
 std::string_view UuidBytes(const Uuid& u) {
@@ -206,7 +205,7 @@ Result<TtlControls::State> TtlControls::Parse(BsonView row) const {
 Result<void> TtlControls::Load(Operation& op) {
   (void)op;
   std::lock_guard changing(change_mutex_);
-  MAYFLY_TRY(std::optional<std::string> row, storage_.catalog().GetSetting(kSetting));
+  MAYFLY_TRY(std::optional<std::string> row, storage_.catalog().GetSetting(kTtlControlsSetting));
   auto next = std::make_shared<State>();
   if (row) {
     MAYFLY_TRY(*next, Parse(BsonView(*row)));
@@ -266,7 +265,7 @@ Result<void> TtlControls::Write(Operation& op, std::shared_ptr<State> next) {
   if (row.view().size() > kMaxBsonUserSize)
     return Error{ErrorCode::kExceededMemoryLimit,
                  "too many TTL pauses and holds: release some first"};
-  MAYFLY_TRY(storage_.catalog().PutSetting(op, kSetting, row.view().bytes()));
+  MAYFLY_TRY(storage_.catalog().PutSetting(op, kTtlControlsSetting, row.view().bytes()));
   Publish(std::move(next));
   return Ok();
 }

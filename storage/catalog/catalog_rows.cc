@@ -19,7 +19,7 @@ Error Corrupt(std::string_view key, const char* what) {
   return {ErrorCode::kInternalError, "corrupt catalog row '" + printable + "': " + what};
 }
 
-CollectionKind KindOf(BsonView row) {
+CollectionKind KindOfRow(BsonView row) {
   const BsonValue v = row["capped"];
   const bool capped = v.Is(BsonType::kBool) && v.Bool();
   if (row["series"].IsDocument())
@@ -193,7 +193,7 @@ Result<std::shared_ptr<CollectionInfo>> DecodeCollectionRow(std::string_view key
   c->options = SubDocument(row, "options");
   c->pre_images = KeepsPreImages(c->options);
   c->temporary = True(row, "temporary");
-  c->kind = KindOf(row);
+  c->kind = KindOfRow(row);
   if (c->capped()) {
     c->capped_bytes = row["cappedBytes"].NumberAsInt64();
     c->capped_documents = row["cappedDocuments"].NumberAsInt64();

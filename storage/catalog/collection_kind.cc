@@ -45,12 +45,12 @@ constexpr UseRow kUses[] = {
      {"onExpire cannot archive into the view "},
      {"onExpire cannot archive into ", ": it does not exist; create it first"}},
 };
-constexpr bool RowsStandByTheirNumber() {
+constexpr bool UsesStandByTheirNumber() {
   for (size_t i = 0; i < std::size(kUses); ++i)
     if (static_cast<size_t>(kUses[i].use) != i) return false;
   return std::size(kUses) == static_cast<size_t>(CollectionUse::kArchiveInto) + 1;
 }
-static_assert(RowsStandByTheirNumber());
+static_assert(UsesStandByTheirNumber());
 
 /// Whether this use of a time series is one of its buckets.
 constexpr bool IsOfBuckets(CollectionUse use) {

@@ -20,12 +20,12 @@ constexpr IndexKind kKinds[] = {
     {IndexKindId::kWildcard, kWildcardField, false, nullptr},
     {IndexKindId::kUnknown, "unknown", false, nullptr},
 };
-constexpr bool RowsStandByTheirNumber() {
+constexpr bool KindsStandByTheirNumber() {
   for (size_t i = 0; i < std::size(kKinds); ++i)
     if (static_cast<size_t>(kKinds[i].id) != i) return false;
   return std::size(kKinds) == static_cast<size_t>(IndexKindId::kUnknown) + 1;
 }
-static_assert(RowsStandByTheirNumber());
+static_assert(KindsStandByTheirNumber());
 
 Error Cannot(std::string message) { return {ErrorCode::kCannotCreateIndex, std::move(message)}; }
 

@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kLingerMillis = 60'000;
 /// The number of documents remembered meanwhile; the latest.
 constexpr size_t kMostGone = 100'000;
-constexpr size_t kFew = 1024;  ///< documents of a unit, in the map of all
+constexpr size_t kFewDocuments = 1024;  ///< documents of a unit, in the map of all
 
 bool Kept(const KeptDocument& d, const KeptUnit& unit, int64_t deadline, int64_t now) {
   if (d.deadline != deadline) return false;
@@ -19,7 +19,7 @@ bool Kept(const KeptDocument& d, const KeptUnit& unit, int64_t deadline, int64_t
 }  // namespace
 
 void KeptDocuments::AddLocked(const UnitPtr& unit) {
-  if (unit->documents.size() > kFew) return many_.push_back(unit);
+  if (unit->documents.size() > kFewDocuments) return many_.push_back(unit);
   for (const KeptDocument& d : unit->documents) few_.emplace(d.hash, One{d, unit.get()});
 }
 

@@ -9,15 +9,14 @@
 #include "storage/keys/key_format.h"
 
 namespace mayfly {
+namespace key {
 namespace {
-
-using namespace key;
 
 /// Reads encoded bytes, inverted ones too, and never past their end: after a failure ok() is false
 /// and reads give zeros.
-class Reader {
+class KeyReader {
  public:
-  Reader(std::string_view bytes, bool inverted)
+  KeyReader(std::string_view bytes, bool inverted)
       : p_(bytes.data()), end_(p_ + bytes.size()), mask_(inverted ? 0xFF : 0) {}
 
   uint8_t Byte() {
@@ -127,7 +126,7 @@ struct Magnitude {
   int exponent = 0;
 };
 
-void ReadReal(Reader& r, Magnitude* m) {
+void ReadReal(KeyReader& r, Magnitude* m) {
   m->real = std::bit_cast<double>(r.Be(8));
   double least = m->huge ? kTwo63 : 0, most = m->huge ? HUGE_VAL : std::nextafter(1.0, 0.0);
   if (!(m->real >= least && m->real <= most) || std::signbit(m->real)) r.Fail();
@@ -152,7 +151,7 @@ void ReadReal(Reader& r, Magnitude* m) {
   if (m->coefficient == 0) r.Fail();
 }
 
-void ReadMagnitude(uint8_t cls, Reader& r, Magnitude* m) {
+void ReadMagnitude(uint8_t cls, KeyReader& r, Magnitude* m) {
   m->huge = cls == kClassNegativeHuge || cls == kClassPositiveHuge;
   if (m->huge) return ReadReal(r, m);
   size_t n = cls < kClassZero ? kClassZero - cls : cls - kClassZero;
@@ -186,7 +185,7 @@ bool AsDecimal(const Magnitude& m, bool negative, Decimal128Bits* out) {
   return true;
 }
 
-BsonType DecodeNumber(uint8_t cls, Reader& r, TypeBits* bits, std::string* out) {
+BsonType DecodeNumber(uint8_t cls, KeyReader& r, TypeBits* bits, std::string* out) {
   Magnitude m;
   const bool negative = cls < kClassZero && cls != kClassNan;
   if (negative) r.Invert();
@@ -243,12 +242,12 @@ BsonType DecodeNumber(uint8_t cls, Reader& r, TypeBits* bits, std::string* out) 
 }
 
 /// Appends the value's raw bytes to *out (null: only skips) and returns its type.
-BsonType Decode(Reader& r, TypeBits* bits, std::string* out, int depth);
+BsonType Decode(KeyReader& r, TypeBits* bits, std::string* out, int depth);
 
 // Only against damaged keys: a computed value may nest a little deeper than a stored one.
 constexpr int kMaxDepth = 2 * kMaxBsonDepth;
 
-void DecodeDocument(Reader& r, TypeBits* bits, std::string* out, int depth, bool array) {
+void DecodeDocument(KeyReader& r, TypeBits* bits, std::string* out, int depth, bool array) {
   if (depth >= kMaxDepth) {
     r.Fail();
     return;
@@ -277,7 +276,7 @@ void DecodeDocument(Reader& r, TypeBits* bits, std::string* out, int depth, bool
   }
 }
 
-BsonType Decode(Reader& r, TypeBits* bits, std::string* out, int depth) {
+BsonType Decode(KeyReader& r, TypeBits* bits, std::string* out, int depth) {
   auto text = [&](BsonType t) {
     size_t start = out ? out->size() : 0;
     if (out) out->append(4, '\0');
@@ -369,9 +368,11 @@ BsonType Decode(Reader& r, TypeBits* bits, std::string* out, int depth) {
 }
 
 }  // namespace
+}  // namespace key
 
 Result<Value> DecodeKeyValue(std::string_view* key, bool descending, std::string_view* type_bits) {
-  Reader r(*key, descending);
+  using namespace key;
+  KeyReader r(*key, descending);
   TypeBits bits{*type_bits};
   std::string bytes;
   BsonType type = Decode(r, &bits, &bytes, 0);
@@ -382,14 +383,16 @@ Result<Value> DecodeKeyValue(std::string_view* key, bool descending, std::string
 }
 
 bool DecodeDate(std::string_view encoded, bool descending, Instant* date) {
+  using namespace key;
   if (encoded.size() < 9) return false;
-  Reader r(encoded, descending);
+  KeyReader r(encoded, descending);
   if (r.Byte() != kClassDate) return false;
   date->millis = static_cast<int64_t>(r.Be(8) ^ (1ULL << 63));
   return true;
 }
 
 size_t EncodedValueLength(std::string_view key, bool descending) {
+  using namespace key;
   // Every index entry read splits its key with this: the common types without the decoder.
   if (key.empty()) return 0;
   const uint8_t mask = descending ? 0xFF : 0;
@@ -410,7 +413,7 @@ size_t EncodedValueLength(std::string_view key, bool descending) {
     n = 9;
   }
   if (n != 0) return n <= key.size() ? n : 0;
-  Reader r(key, descending);
+  KeyReader r(key, descending);
   TypeBits none{};
   Decode(r, &none, nullptr, 0);
   return r.ok() ? static_cast<size_t>(r.position() - key.data()) : 0;
@@ -418,9 +421,10 @@ size_t EncodedValueLength(std::string_view key, bool descending) {
 
 // All classes but the last are below 0x80 and their inverses are not, so that the first byte tells
 // in which direction a field goes.
-static_assert(kClassCodeWithScope < 0x80 && kClassMaxKey == 0xF0);
+static_assert(key::kClassCodeWithScope < 0x80 && key::kClassMaxKey == 0xF0);
 
 size_t IndexGroupSize(std::string_view index_key) {
+  using namespace key;
   if (index_key.size() <= kIdPrefixSize) return 0;
   const std::string_view values = index_key.substr(kIdPrefixSize);
   const auto first = static_cast<uint8_t>(values[0]);

@@ -52,12 +52,11 @@
 // clang-format on
 
 namespace mayfly {
+namespace key {
 namespace {
 
-using namespace key;
-
 /// Lowest class byte of the type's comparison class.
-uint8_t KindOf(BsonType type) {
+uint8_t LowestClass(BsonType type) {
   switch (type) {
     case BsonType::kMinKey:
       return kClassMinKey;
@@ -112,7 +111,7 @@ void PutBe(std::string& out, T v) {
   out.append(bytes, sizeof(T));
 }
 
-void PutText(std::string& out, std::string_view s) {
+void PutKeyText(std::string& out, std::string_view s) {
   for (;;) {
     auto* nul = static_cast<const char*>(s.empty() ? nullptr : std::memchr(s.data(), 0, s.size()));
     if (nul == nullptr) break;
@@ -242,7 +241,7 @@ void Encode(BsonValue v, std::string& out);
 
 void EncodeDocumentPayload(BsonView doc, std::string& out) {
   for (const BsonElement& e : doc) {
-    PutByte(out, KindOf(e.value.type()));
+    PutByte(out, LowestClass(e.value.type()));
     out.append(e.name).push_back('\0');
     Encode(e.value, out);
   }
@@ -262,12 +261,12 @@ void Encode(BsonValue v, std::string& out) {
     default:
       break;
   }
-  PutByte(out, KindOf(v.type()));
+  PutByte(out, LowestClass(v.type()));
   switch (v.type()) {
     case BsonType::kString:
     case BsonType::kSymbol:
     case BsonType::kCode:
-      return PutText(out, v.String());
+      return PutKeyText(out, v.String());
     case BsonType::kDocument:
       return EncodeDocumentPayload(v.Document(), out);
     case BsonType::kArray:
@@ -296,7 +295,7 @@ void Encode(BsonValue v, std::string& out) {
       out.append(v.DbPointerNamespace()).append(v.DbPointerId());
       return;
     case BsonType::kCodeWithScope:
-      PutText(out, v.CodeWithScopeCode());
+      PutKeyText(out, v.CodeWithScopeCode());
       return EncodeDocumentPayload(v.CodeWithScopeScope(), out);
     default:
       return;
@@ -317,8 +316,10 @@ void PutDoubleBits(double d, std::string& out) {
 }
 
 }  // namespace
+}  // namespace key
 
 void EncodeKeyValue(BsonValue v, bool descending, std::string& out) {
+  using namespace key;
   size_t start = out.size();
   Encode(v, out);
   if (descending)
@@ -326,6 +327,7 @@ void EncodeKeyValue(BsonValue v, bool descending, std::string& out) {
 }
 
 void EncodeTypeBits(BsonValue v, std::string& out) {
+  using namespace key;
   switch (v.type()) {
     case BsonType::kInt32:
       PutByte(out, kBitDefault);
@@ -365,10 +367,14 @@ void TrimTypeBits(std::string& bits, size_t from) {
   while (bits.size() > from && bits.back() == 0) bits.pop_back();
 }
 
-void EncodeTypeClassBegin(BsonType type, std::string& out) { PutByte(out, KindOf(type)); }
+void EncodeTypeClassBegin(BsonType type, std::string& out) {
+  using namespace key;
+  PutByte(out, LowestClass(type));
+}
 
 void EncodeTypeClassEnd(BsonType type, std::string& out) {
-  uint8_t kind = KindOf(type);
+  using namespace key;
+  uint8_t kind = LowestClass(type);
   PutByte(out, kind == kClassNan ? kClassPositiveHuge + 1 : static_cast<uint8_t>(kind + 1));
 }
 

@@ -19,9 +19,9 @@ using rocksdb::IOStatus;
 
 constexpr int kTries = 20;
 constexpr auto kPause = std::chrono::milliseconds(25);
-constexpr size_t kKept = 24;    ///< descriptors kept
-constexpr size_t kFew = 16;     ///< with fewer left, writes are refused
-constexpr size_t kForLogs = 8;  ///< with fewer left, only logs and manifests have them
+constexpr size_t kKept = 24;       ///< descriptors kept
+constexpr size_t kForWrites = 16;  ///< with fewer left, writes are refused
+constexpr size_t kForLogs = 8;     ///< with fewer left, only logs and manifests have them
 
 /// In the data directory: a log that is open already and has no number yet.
 constexpr std::string_view kSpareLog = "/spare.tmp";
@@ -120,7 +120,7 @@ class DescriptorFileSystem final : public rocksdb::FileSystemWrapper {
       if (kept_.size() <= (log ? 0 : kForLogs)) return false;
       ::close(kept_.back());
       kept_.pop_back();
-      few = kept_.size() < kFew;
+      few = kept_.size() < kForWrites;
     }
     if (few) few_();
     return true;

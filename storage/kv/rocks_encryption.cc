@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "storage/kv/zeros.h"
+
 namespace mayfly {
 namespace {
 
@@ -19,13 +21,8 @@ using rocksdb::Slice;
 using rocksdb::Status;
 
 constexpr size_t kPrefix = FileCiphers::kPrefixBytes;
-constexpr uint64_t kSector = 512;
 /// So many zeros in a row are no encrypted bytes (it would be one chance in 2^128).
 constexpr size_t kUnwritten = 16;
-
-bool AllZero(const char* p, size_t n) {
-  return std::all_of(p, p + n, [](char c) { return c == 0; });
-}
 
 /// What RocksDB encrypts and decrypts a file with.
 class Stream final : public rocksdb::BlockAccessCipherStream {
@@ -47,7 +44,7 @@ class Stream final : public rocksdb::BlockAccessCipherStream {
     if (!holes_) return Apply(offset, data, n);
     size_t begin = 0;  // of what was written and is not decrypted yet
     for (size_t at = 0; at < n;) {
-      const size_t size = std::min<uint64_t>(n - at, kSector - (offset + at) % kSector);
+      const size_t size = std::min<uint64_t>(n - at, kSectorBytes - (offset + at) % kSectorBytes);
       if (size >= kUnwritten && data[at] == 0 && AllZero(data + at, size)) {
         if (Status s = Apply(offset + begin, data + begin, at - begin); !s.ok()) return s;
         begin = at + size;

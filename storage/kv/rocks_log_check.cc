@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "storage/kv/rocks_status.h"
+#include "storage/kv/zeros.h"
 
 namespace mayfly {
 namespace {
@@ -18,11 +19,6 @@ namespace {
 //   record := masked_crc:le32 size:le16 type:u8 [log_number:le32 when type is 5 to 8 or 11] payload
 constexpr size_t kBlock = 32768;
 constexpr size_t kHeader = 7;
-constexpr size_t kSector = 512;
-
-bool AllZero(const char* p, size_t n) {
-  return std::all_of(p, p + n, [](char c) { return c == 0; });
-}
 
 uint32_t Load32(const char* p) {
   uint32_t v;
@@ -96,9 +92,9 @@ Result<LogState> ReadLog(rocksdb::Env& env, const std::string& file) {
         case Found::kDamaged:
           if (!state.damaged) state.damage_offset = start + offset;
           state.damaged = true;
-          for (size_t at = (offset + kSector - 1) / kSector * kSector; at + kSector <= size;
-               at += kSector)
-            state.hole |= AllZero(buffer.data() + at, kSector);
+          for (size_t at = (offset + kSectorBytes - 1) / kSectorBytes * kSectorBytes;
+               at + kSectorBytes <= size; at += kSectorBytes)
+            state.hole |= AllZero(buffer.data() + at, kSectorBytes);
           more = false;  // its length cannot be trusted: the next block starts with a record
           break;
       }

@@ -12,8 +12,6 @@
 namespace mayfly {
 namespace {
 
-constexpr int64_t kGateWaitMicros = 200'000;
-
 Error NotFound() { return {ErrorCode::kNamespaceNotFound, "ns not found"}; }
 
 /// Calls `f(key, value)` for every catalog row with this prefix.
@@ -360,7 +358,7 @@ Result<void> CatalogImpl::Gate(WriteUnit& unit, Operation& op, const CollectionI
   MAYFLY_TRY(CheckUse(coll, CollectionUse::kChange));
   const LockWait waits(op);
   for (;;) {
-    Result<void> r = unit.impl().TouchExclusive(coll, kGateWaitMicros);
+    Result<void> r = unit.impl().TouchExclusive(coll, kExclusiveWaitMicros);
     if (r) return r;
     if (r.error().code == ErrorCode::kQueryPlanKilled) return NotFound();
     if (r.error().code != ErrorCode::kWriteConflict) return r;

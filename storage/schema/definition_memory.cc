@@ -9,7 +9,7 @@ namespace {
 constexpr size_t kOverhead = 1024, kIndexOverhead = 512;
 
 /// A holder of an earlier version, such as a cursor, is counted with more than this.
-constexpr int64_t kSmall = 16 << 10;
+constexpr int64_t kSmallVersion = 16 << 10;
 
 size_t SizeOf(const BsonDocument& d) { return d.bytes().capacity(); }
 
@@ -80,7 +80,7 @@ Result<void> DefinitionMemory::Check(const CollectionInfo* before,
                      " it may have: use smaller options or fewer indexes"};
   const int64_t goes = before == nullptr ? 0 : DefinitionBytes(*before);
   const int64_t comes = DefinitionBytes(after);
-  if (comes <= goes / 2 || (comes <= goes && comes <= kSmall)) return Ok();
+  if (comes <= goes / 2 || (comes <= goes && comes <= kSmallVersion)) return Ok();
   const int64_t filters =
       large_memory::ThreadBudget().compiled_filter_bytes.load(std::memory_order_relaxed);
   const int64_t all = bytes() + filters - goes, most = Most();

@@ -14,7 +14,7 @@ namespace {
 /// Up to this many keys are deleted one by one: every range tombstone costs all later reads of its
 /// keyspace a little until compaction has removed it, and dropping many small collections would
 /// leave as many.
-constexpr int kSmall = 2000;
+constexpr int kFewKeys = 2000;
 constexpr auto kTendEvery = std::chrono::minutes(1);
 constexpr int kTendsOfAnHour = 60;
 /// The catalog's files are rewritten when they have grown to twice what they were, and by this; and
@@ -127,7 +127,7 @@ Result<void> GarbageCollector::Remove(const GarbageRow& row) {
     auto it = kv.NewIterator(row.keyspace, std::move(o));
     std::string deadline_key;
     int n = 0;
-    for (it->SeekToFirst(); it->Valid() && n < kSmall; it->Next(), ++n) {
+    for (it->SeekToFirst(); it->Valid() && n < kFewKeys; it->Next(), ++n) {
       batch->Delete(row.keyspace, it->key());
       if (row.kind != GarbageKind::kCollection) continue;
       BsonView doc;

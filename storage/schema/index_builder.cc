@@ -13,7 +13,7 @@ namespace {
 /// Records a write unit. Their locks are held for as long as the batch takes, a millisecond or two:
 /// what a writer of one of them waits.
 constexpr size_t kBatchRecords = 256;
-constexpr size_t kBatchBytes = 1 << 20;  ///< … or about this many bytes of documents
+constexpr size_t kBatchDocumentBytes = 1 << 20;  ///< … or about this many bytes of documents
 /// … or of index keys, which may be thousands of times as large as their documents. Until they are
 /// committed they are in memory four times.
 constexpr size_t kBatchKeyBytes = 16 << 20;
@@ -100,7 +100,7 @@ class BuildScan {
       iterator_->SeekToFirst();
     }
     size_t bytes = 0;
-    for (; iterator_->Valid() && keys_.size() < kBatchRecords && bytes < kBatchBytes;
+    for (; iterator_->Valid() && keys_.size() < kBatchRecords && bytes < kBatchDocumentBytes;
          iterator_->Next()) {
       std::string_view k = iterator_->key();
       keys_.push_back({static_cast<uint32_t>(key_bytes_.size()), static_cast<uint32_t>(k.size())});

@@ -5,6 +5,7 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/hex.h"
+#include "protocol/varint.h"
 #include "storage/keys/key_format.h"
 #include "storage/write/write_unit_impl.h"
 
@@ -14,17 +15,6 @@ namespace {
 constexpr uint8_t kHasStatement = 0x80, kHasBefore = 0x40;
 constexpr uint8_t kSessionWrite = 1, kSessionTransaction = 2, kSessionLargeTransaction = 3;
 
-void PutVarint(std::string& out, uint64_t v) {
-  for (; v >= 0x80; v >>= 7) out.push_back(static_cast<char>(v | 0x80));
-  out.push_back(static_cast<char>(v));
-}
-void PutZigzag(std::string& out, int64_t v) {
-  PutVarint(out, static_cast<uint64_t>(v) << 1 ^ static_cast<uint64_t>(v >> 63));
-}
-void PutText(std::string& out, std::string_view s) {
-  PutVarint(out, s.size());
-  out.append(s);
-}
 template <class T>
 void PutLe(std::string& out, T v) {
   char b[sizeof v];
@@ -33,9 +23,9 @@ void PutLe(std::string& out, T v) {
 }
 
 /// Reads with bounds; after the first failure everything is empty.
-class Reader {
+class LogEntryReader {
  public:
-  explicit Reader(std::string_view in) : in_(in) {}
+  explicit LogEntryReader(std::string_view in) : in_(in) {}
   bool ok() const { return ok_; }
   std::string_view rest() const { return in_; }
   uint8_t Byte() {
@@ -89,7 +79,9 @@ class Reader {
   bool ok_ = true;
 };
 
-Error Damaged() { return {ErrorCode::kInternalError, "damaged entry in the replication log"}; }
+Error DamagedLogEntry() {
+  return {ErrorCode::kInternalError, "damaged entry in the replication log"};
+}
 
 size_t BeginUnit(std::string& out) {
   const size_t start = out.size();
@@ -109,7 +101,7 @@ void PutChanges(const WriteUnit::Impl& u, size_t before_records, std::string& ou
                                                                      : LogRecord::kDelete;
     out.push_back(static_cast<char>(kind | (c.stmt_id >= 0 ? kHasStatement : 0) |
                                     (c.before.empty() ? 0 : kHasBefore)));
-    if (c.stmt_id >= 0) PutZigzag(out, c.stmt_id);
+    if (c.stmt_id >= 0) PutSigned(out, c.stmt_id);
     PutVarint(out, c.collection);
     if (kind != LogRecord::kDelete) PutVarint(out, before_records + c.effect);
     if (kind == LogRecord::kUpdate) PutText(out, c.detail);
@@ -120,7 +112,7 @@ void PutChanges(const WriteUnit::Impl& u, size_t before_records, std::string& ou
         encoded->version = std::max(encoded->version, kLogEntryWithMerge);
       if (c.cause.expired()) {
         PutText(out, c.rule);
-        PutZigzag(out, c.cause.deadline.millis);
+        PutSigned(out, c.cause.deadline.millis);
       }
     }
     if (!c.before.empty()) {
@@ -169,7 +161,7 @@ void PutSession(const WriteUnit::Impl& u, std::span<const uint32_t> parts, std::
   out.push_back(static_cast<char>(session));
   if (session == 0) return;
   PutText(out, u.log_session);
-  PutZigzag(out, u.txn_number);
+  PutSigned(out, u.txn_number);
   if (session != kSessionLargeTransaction) return;
   PutVarint(out, parts.size());
   for (uint32_t n : parts) PutVarint(out, n);
@@ -256,10 +248,10 @@ EncodedUnit EncodeLogUnit(const WriteUnit& unit, std::string& out) {
   for (const TouchedCollection& t : u.collections) {
     if (!t.counted) continue;
     PutVarint(out, t.id);
-    PutZigzag(out, t.documents);
-    PutZigzag(out, t.bytes);
-    PutZigzag(out, t.last_sequence);
-    PutZigzag(out, t.first_sequence);
+    PutSigned(out, t.documents);
+    PutSigned(out, t.bytes);
+    PutSigned(out, t.last_sequence);
+    PutSigned(out, t.first_sequence);
   }
   PutVarint(out, u.multikey.size());
   for (const auto& m : u.multikey) {
@@ -303,7 +295,7 @@ void LogUnit::Clear() {
 }
 
 Result<LogEntryHeader> ReadLogEntryHeader(std::string_view entry) {
-  if (entry.size() < kLogEntryHeader) return Damaged();
+  if (entry.size() < kLogEntryHeader) return DamagedLogEntry();
   const auto version = static_cast<uint8_t>(entry[0]);
   if (version < kLogEntryPlain || version > kLogEntryLatest)
     return Error{ErrorCode::kUnsupportedFormat,
@@ -316,13 +308,13 @@ Result<LogEntryHeader> ReadLogEntryHeader(std::string_view entry) {
 
 Result<bool> SkipLogUnit(std::string_view* rest, uint64_t* ts, uint32_t* ticks, int64_t* wall) {
   if (rest->empty()) return false;
-  Reader r(*rest);
+  LogEntryReader r(*rest);
   const auto size = r.Le<uint32_t>();
-  Reader in(r.Bytes(size));
+  LogEntryReader in(r.Bytes(size));
   *ts = in.Le<uint64_t>();
   *wall = in.Le<int64_t>();
   *ticks = in.Varint32();
-  if (!r.ok() || !in.ok()) return Damaged();
+  if (!r.ok() || !in.ok()) return DamagedLogEntry();
   *rest = r.rest();
   return true;
 }
@@ -330,7 +322,7 @@ Result<bool> SkipLogUnit(std::string_view* rest, uint64_t* ts, uint32_t* ticks, 
 namespace {
 
 /// `in_parts`: how many records those of a large transaction have together. False: damaged.
-bool ReadSession(Reader& r, LogUnit* unit, uint64_t* in_parts) {
+bool ReadSession(LogEntryReader& r, LogUnit* unit, uint64_t* in_parts) {
   const uint8_t session = r.Byte();
   if (session > kSessionLargeTransaction) return false;
   if (session == 0) return true;
@@ -351,9 +343,9 @@ bool ReadSession(Reader& r, LogUnit* unit, uint64_t* in_parts) {
 Result<bool> ReadLogUnit(std::string_view* rest, LogUnit* unit) {
   if (rest->empty()) return false;
   unit->Clear();
-  Reader outer(*rest);
+  LogEntryReader outer(*rest);
   const auto size = outer.Le<uint32_t>();
-  Reader r(outer.Bytes(size));
+  LogEntryReader r(outer.Bytes(size));
   unit->ts = r.Le<uint64_t>();
   unit->wall = r.Le<int64_t>();
   unit->ticks = r.Varint32();
@@ -367,7 +359,7 @@ Result<bool> ReadLogUnit(std::string_view* rest, LogUnit* unit) {
   for (uint64_t n = r.Varint(); n > 0 && r.ok(); --n) {
     LogEffect e;
     const uint8_t op = r.Byte();
-    if ((op & 15) > 2 || (op >> 4) >= kKeyspaceCount) return Damaged();
+    if ((op & 15) > 2 || (op >> 4) >= kKeyspaceCount) return DamagedLogEntry();
     e.op = static_cast<LogEffect::Op>(op & 15);
     e.keyspace = static_cast<Keyspace>(op >> 4);
     e.key = r.Text();
@@ -390,7 +382,7 @@ Result<bool> ReadLogUnit(std::string_view* rest, LogUnit* unit) {
     unit->multikeys.push_back(m);
   }
   uint64_t in_parts = 0;
-  if (!ReadSession(r, unit, &in_parts)) return Damaged();
+  if (!ReadSession(r, unit, &in_parts)) return DamagedLogEntry();
   for (uint64_t n = r.Varint(); n > 0 && r.ok(); --n) {
     LogRecord c;
     const uint8_t kind = r.Byte();
@@ -401,14 +393,14 @@ Result<bool> ReadLogUnit(std::string_view* rest, LogUnit* unit) {
       case LogRecord::kUpdate:
         c.collection = r.Varint32();
         c.effect = r.Varint32();
-        if (c.effect >= unit->effects.size()) return Damaged();
+        if (c.effect >= unit->effects.size()) return DamagedLogEntry();
         if (c.kind == LogRecord::kUpdate) c.detail = r.Text();
         break;
       case LogRecord::kDelete:
         c.collection = r.Varint32();
         c.detail = r.Text();
         c.reason = static_cast<DeleteReason>(r.Byte());
-        if (c.reason > DeleteReason::kMerged) return Damaged();
+        if (c.reason > DeleteReason::kMerged) return DamagedLogEntry();
         if (DeleteCause(c.reason).expired()) {
           c.rule = r.Text();
           c.deadline = r.Zigzag();
@@ -424,17 +416,18 @@ Result<bool> ReadLogUnit(std::string_view* rest, LogUnit* unit) {
         c.detail = r.Text();
         break;
       default:
-        return Damaged();
+        return DamagedLogEntry();
     }
     if (kind & kHasBefore) {
-      if (c.kind != LogRecord::kUpdate && c.kind != LogRecord::kDelete) return Damaged();
+      if (c.kind != LogRecord::kUpdate && c.kind != LogRecord::kDelete) return DamagedLogEntry();
       c.before = r.Text();
     }
-    if (c.kind <= LogRecord::kDelete && c.collection >= unit->collections.size()) return Damaged();
+    if (c.kind <= LogRecord::kDelete && c.collection >= unit->collections.size())
+      return DamagedLogEntry();
     unit->records.push_back(c);
   }
-  if (!r.ok() || !outer.ok() || !r.rest().empty()) return Damaged();
-  if (!unit->parts.empty() && in_parts != unit->records.size()) return Damaged();
+  if (!r.ok() || !outer.ok() || !r.rest().empty()) return DamagedLogEntry();
+  if (!unit->parts.empty() && in_parts != unit->records.size()) return DamagedLogEntry();
   *rest = outer.rest();
   return true;
 }
@@ -451,14 +444,14 @@ void BeginFrame(uint8_t version, const LogEntryHeader& unit, std::string& out) {
 }
 
 /// What follows the ticks of the one frame that the entry consists of.
-Result<Reader> OpenFrame(std::string_view entry) {
+Result<LogEntryReader> OpenFrame(std::string_view entry) {
   MAYFLY_TRY(ReadLogEntryHeader(entry));
-  Reader r(entry.substr(kLogEntryHeader));
+  LogEntryReader r(entry.substr(kLogEntryHeader));
   const auto size = r.Le<uint32_t>();
-  Reader in(r.Bytes(size));
+  LogEntryReader in(r.Bytes(size));
   in.Bytes(16);
   in.Varint32();
-  if (!r.ok() || !in.ok() || !r.rest().empty()) return Damaged();
+  if (!r.ok() || !in.ok() || !r.rest().empty()) return DamagedLogEntry();
   return in;
 }
 
@@ -495,8 +488,8 @@ namespace {
 Result<std::vector<LogMove>> TakeLogMoves(std::string& whole) {
   const size_t end = whole.size() - 4;  // of a unit: it is longer
   const size_t size = LoadLe<uint32_t>(whole.data() + end);
-  if (size > end - kLogEntryHeader - 20) return Damaged();
-  Reader in(std::string_view(whole).substr(end - size, size));
+  if (size > end - kLogEntryHeader - 20) return DamagedLogEntry();
+  LogEntryReader in(std::string_view(whole).substr(end - size, size));
   std::vector<LogMove> moves;
   uint64_t at = 0;
   for (uint64_t n = in.Varint(); n > 0 && in.ok(); --n) {
@@ -507,10 +500,10 @@ Result<std::vector<LogMove>> TakeLogMoves(std::string& whole) {
       const std::string_view time = in.Bytes(8);
       if (in.ok()) latest = LoadTime64(time.data());
     }
-    if (kind > 1 || at < 20 || at + 8 > end - size - kLogEntryHeader) return Damaged();
+    if (kind > 1 || at < 20 || at + 8 > end - size - kLogEntryHeader) return DamagedLogEntry();
     moves.push_back({static_cast<uint32_t>(at), latest});
   }
-  if (!in.ok() || !in.rest().empty()) return Damaged();
+  if (!in.ok() || !in.rest().empty()) return DamagedLogEntry();
   whole.resize(end - size);
   return moves;
 }
@@ -532,26 +525,26 @@ void EncodeLogEnd(const LogEntryHeader& unit, uint32_t ticks, const LogChunks& c
 }
 
 Result<std::string_view> ReadLogChunk(std::string_view entry, uint64_t* number) {
-  if (!IsLogChunk(entry)) return Damaged();
-  MAYFLY_TRY(Reader in, OpenFrame(entry));
+  if (!IsLogChunk(entry)) return DamagedLogEntry();
+  MAYFLY_TRY(LogEntryReader in, OpenFrame(entry));
   *number = in.Varint();
-  if (!in.ok()) return Damaged();
+  if (!in.ok()) return DamagedLogEntry();
   return in.rest();
 }
 
 Result<LogChunks> ReadLogEnd(std::string_view entry) {
-  if (!IsLogEnd(entry)) return Damaged();
-  MAYFLY_TRY(Reader in, OpenFrame(entry));
+  if (!IsLogEnd(entry)) return DamagedLogEntry();
+  MAYFLY_TRY(LogEntryReader in, OpenFrame(entry));
   LogChunks chunks;
   chunks.bytes = in.Varint();
   uint64_t index = 0;
   for (uint64_t n = in.Varint(); n > 0 && in.ok(); --n) {
     const uint64_t distance = in.Varint();
-    if (distance == 0 || index + distance < index) return Damaged();
+    if (distance == 0 || index + distance < index) return DamagedLogEntry();
     chunks.indexes.push_back(index += distance);
   }
   if (!in.ok() || !in.rest().empty() || chunks.indexes.empty() || chunks.bytes > kMaxLogUnitBytes)
-    return Damaged();
+    return DamagedLogEntry();
   return chunks;
 }
 
@@ -574,12 +567,12 @@ Result<std::string> JoinLogUnit(
     MAYFLY_TRY(const std::string_view bytes, ReadLogChunk(entry, &number));
     MAYFLY_TRY(const LogEntryHeader of, ReadLogEntryHeader(entry));
     if (of != unit || number != i || whole.size() - kLogEntryHeader + bytes.size() > chunks.bytes)
-      return Damaged();
+      return DamagedLogEntry();
     whole.append(bytes);
   }
   const bool moves_times = static_cast<uint8_t>(end[0]) == kLogEntryEndMoves;
   if (whole.size() != kLogEntryHeader + chunks.bytes || chunks.bytes < (moves_times ? 24 : 20))
-    return Damaged();
+    return DamagedLogEntry();
   if (moves_times) {
     MAYFLY_TRY(const std::vector<LogMove> moves, TakeLogMoves(whole));
     MoveLogTimes(whole.data() + kLogEntryHeader, moves, wall);

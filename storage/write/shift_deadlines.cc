@@ -9,7 +9,7 @@
 namespace mayfly {
 namespace {
 
-constexpr size_t kBatchBytes = 4 << 20;
+constexpr size_t kShiftBatchBytes = 4 << 20;
 
 Instant Moved(Instant deadline, int64_t millis) {
   int64_t sum = 0;
@@ -58,7 +58,7 @@ Result<int64_t> ShiftDeadlines(KvStore& kv, int64_t millis,
     entry.append(record_id);
     batch->Put(Keyspace::kExpiry, entry, {});
     ++moved;
-    if (batch->SizeBytes() < kBatchBytes) continue;
+    if (batch->SizeBytes() < kShiftBatchBytes) continue;
     MAYFLY_TRY(kv.Write(*batch, false));
     batch->Clear();
     MAYFLY_TRY(step());

@@ -9,7 +9,7 @@ namespace {
 constexpr size_t kHeadSize = 12;    // of a key: time and collection
 constexpr size_t kExpirySize = 12;  // of a value: index and deadline
 
-Error Damaged() { return {ErrorCode::kInternalError, "damaged tombstone"}; }
+Error DamagedTombstone() { return {ErrorCode::kInternalError, "damaged tombstone"}; }
 }  // namespace
 
 void AppendTombstoneValue(const DeleteCause& cause, BsonValue id, std::string& out) {
@@ -24,17 +24,17 @@ void AppendTombstoneValue(const DeleteCause& cause, BsonValue id, std::string& o
 }
 
 Result<Tombstone> DecodeTombstone(std::string_view key, std::string_view value) {
-  if (key.size() <= kHeadSize || value.empty()) return Damaged();
+  if (key.size() <= kHeadSize || value.empty()) return DamagedTombstone();
   Tombstone t;
   t.at = LoadTime64(key.data());
   t.collection = LoadBe32(key.data() + 8);
   key.remove_prefix(kHeadSize);
   auto reason = static_cast<uint8_t>(value[0]);
-  if (reason > static_cast<uint8_t>(DeleteReason::kExpiredClustered)) return Damaged();
+  if (reason > static_cast<uint8_t>(DeleteReason::kExpiredClustered)) return DamagedTombstone();
   t.cause.reason = static_cast<DeleteReason>(reason);
   value.remove_prefix(1);
   if (t.cause.expired()) {
-    if (value.size() < kExpirySize) return Damaged();
+    if (value.size() < kExpirySize) return DamagedTombstone();
     t.cause.index = LoadBe32(value.data());
     t.cause.deadline = LoadTime64(value.data() + 4);
     value.remove_prefix(kExpirySize);

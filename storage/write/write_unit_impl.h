@@ -17,6 +17,10 @@
 
 namespace mayfly {
 
+/// What one that needs a collection for itself waits at a time (TouchExclusive); then it looks
+/// whether it is interrupted.
+inline constexpr int64_t kExclusiveWaitMicros = 200'000;
+
 /// Memory that goes all at once; keeps its first block for the next unit.
 class Arena {
  public:
