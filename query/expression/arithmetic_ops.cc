@@ -31,17 +31,16 @@ Rank RankOf(BsonValue v) {
       return Rank::kDecimal;
   }
 }
-std::string Name(const EvalArgs& a) { return std::string(a.def.name); }
 
 /// Adds or multiplies from left to right in the widest type met so far: integers grow to long and
 /// then to double, a decimal makes the rest decimal.
-struct Accumulator {
+struct WideningSum {
   Rank rank = Rank::kInt;
   int64_t whole;
   double real = 0;
   Decimal128Bits decimal;
   bool times;
-  explicit Accumulator(bool multiply) : whole(multiply ? 1 : 0), times(multiply) {}
+  explicit WideningSum(bool multiply) : whole(multiply ? 1 : 0), times(multiply) {}
 
   void Widen(Rank to) {
     if (to <= rank) return;
@@ -90,7 +89,7 @@ struct Accumulator {
 };
 
 Result<Value> Add(const EvalArgs& a) {
-  Accumulator sum(false);
+  WideningSum sum(false);
   bool dated = false;
   for (const Value& value : a.values) {
     BsonValue v = value.view();
@@ -102,7 +101,7 @@ Result<Value> Add(const EvalArgs& a) {
     } else if (v.IsNumber()) {
       sum.Take(v);
     } else {
-      return TypeError("$add only supports numeric or date types, not " + TypeText(v));
+      return TypeMismatch("$add only supports numeric or date types, not " + TypeText(v));
     }
   }
   if (!dated) return sum.Result();
@@ -130,23 +129,23 @@ Result<Value> Subtract(const EvalArgs& a) {
     return Value::Int64(r);
   }
   if (x.IsDate() && y.IsNumber()) {
-    Accumulator ms(false);
+    WideningSum ms(false);
     ms.Take(y);
     int64_t n;
     if (!ms.Millis(&n) || __builtin_sub_overflow(x.Date().millis, n, &r))
       return Error{ErrorCode::kOverflow, "date overflow in $subtract"};
     return Value::Date({r});
   }
-  return TypeError("can't $subtract " + TypeText(y) + " from " + TypeText(x));
+  return TypeMismatch("can't $subtract " + TypeText(y) + " from " + TypeText(x));
 }
 
 Result<Value> Multiply(const EvalArgs& a) {
-  Accumulator product(true);
+  WideningSum product(true);
   for (const Value& value : a.values) {
     BsonValue v = value.view();
     if (v.IsNullish()) return Value::Null();
     if (!v.IsNumber())
-      return TypeError("$multiply only supports numeric types, not " + TypeText(v));
+      return TypeMismatch("$multiply only supports numeric types, not " + TypeText(v));
     product.Take(v);
   }
   return product.Result();
@@ -165,8 +164,8 @@ Result<Value> Divide(const EvalArgs& a) {
     return Value::Double(x.NumberAsDouble() / d);
   }
   if (x.IsNullish() || y.IsNullish()) return Value::Null();
-  return TypeError("$divide only supports numeric types, not " + TypeText(x) + " and " +
-                   TypeText(y));
+  return TypeMismatch("$divide only supports numeric types, not " + TypeText(x) + " and " +
+                      TypeText(y));
 }
 
 Result<Value> Mod(const EvalArgs& a) {
@@ -198,8 +197,8 @@ Result<Value> Mod(const EvalArgs& a) {
 std::optional<Result<Value>> NotANumber(const EvalArgs& a) {
   if (a.nullish(0)) return Value::Null();
   if (!a.view(0).IsNumber())
-    return Result<Value>(
-        LocationError(28765, Name(a) + " only supports numeric types, not " + TypeText(a[0])));
+    return Result<Value>(LocationError(
+        28765, OperatorName(a) + " only supports numeric types, not " + TypeText(a[0])));
   return std::nullopt;
 }
 
@@ -240,15 +239,16 @@ Result<Value> RoundOrTruncate(const EvalArgs& a, bool round) {
   int32_t places = 0;
   if (v.IsNullish()) return Value::Null();
   if (!v.IsNumber())
-    return LocationError(51081, Name(a) + " only supports numeric types, not " + TypeText(v));
+    return LocationError(51081,
+                         OperatorName(a) + " only supports numeric types, not " + TypeText(v));
   if (a.size() > 1) {
     BsonValue p = a.view(1);
     if (p.IsNullish()) return Value::Null();
     if (!p.IsNumber() || !ExactInt32(p, &places))
-      return LocationError(51082,
-                           "precision argument to  " + Name(a) + " must be a integral value");
+      return LocationError(
+          51082, "precision argument to  " + OperatorName(a) + " must be a integral value");
     if (places < -20 || places > 100)
-      return LocationError(51083, "cannot apply " + Name(a) + " with precision value " +
+      return LocationError(51083, "cannot apply " + OperatorName(a) + " with precision value " +
                                       std::to_string(places) + " value must be in [-20, 100]");
   }
   auto apply = [&](Decimal128Bits d) {
@@ -269,7 +269,7 @@ Result<Value> RoundOrTruncate(const EvalArgs& a, bool round) {
   if (places >= 0) return a[0];
   int64_t r;
   if (!decimal128::ToInt64(apply(decimal128::FromInt64(v.NumberAsInt64())), &r))
-    return LocationError(51080, "invalid conversion from Decimal128 result in " + Name(a) +
+    return LocationError(51080, "invalid conversion from Decimal128 result in " + OperatorName(a) +
                                     " resulting from arguments: [" + ValueText(v) + ", " +
                                     std::to_string(places) + "]");
   return MakeInteger(r, RankOf(v) == Rank::kLong);
@@ -378,7 +378,7 @@ Result<Value> BitFold(const EvalArgs& a, Bits what) {
     BsonValue v = value.view();
     if (v.IsNullish()) return Value::Null();
     if (!v.Is(BsonType::kInt32) && !v.Is(BsonType::kInt64))
-      return TypeError(Name(a) + " only supports int and long operands.");
+      return TypeMismatch(OperatorName(a) + " only supports int and long operands.");
     wide = wide || v.Is(BsonType::kInt64);
     int64_t x = v.NumberAsInt64();
     r = what == Bits::kAnd ? r & x : what == Bits::kOr ? r | x : r ^ x;
@@ -393,10 +393,10 @@ Result<Value> BitNot(const EvalArgs& a) {
   if (v.IsNullish()) return Value::Null();
   if (v.Is(BsonType::kInt32)) return Value::Int32(~v.Int32());
   if (v.Is(BsonType::kInt64)) return Value::Int64(~v.Int64());
-  return TypeError("$bitNot only supports int and long, not: " + TypeText(v) + ".");
+  return TypeMismatch("$bitNot only supports int and long, not: " + TypeText(v) + ".");
 }
 
-constexpr OperatorDef kOps[] = {
+constexpr OperatorDef kArithmeticOps[] = {
     {.name = "$abs",
      .min_args = 1,
      .max_args = 1,
@@ -511,6 +511,6 @@ constexpr OperatorDef kOps[] = {
 
 }  // namespace
 
-std::span<const OperatorDef> ArithmeticOperators() { return kOps; }
+std::span<const OperatorDef> ArithmeticOperators() { return kArithmeticOps; }
 
 }  // namespace mayfly

@@ -8,8 +8,6 @@
 namespace mayfly {
 namespace {
 
-std::string Name(const EvalArgs& a) { return std::string(a.def.name); }
-
 /// The element at `index` from the start, or from the end when negative; missing outside.
 Value ElementAt(const Value& array, int64_t index) {
   BsonView view = array.view().Document();
@@ -39,7 +37,8 @@ Result<Value> ArrayElemAt(const EvalArgs& a) {
 Result<Value> FirstOrLast(const EvalArgs& a, int64_t index) {
   if (a.nullish(0)) return Value::Null();
   if (!a.view(0).IsArray())
-    return LocationError(28689, Name(a) + "'s argument must be an array, but is " + TypeText(a[0]));
+    return LocationError(
+        28689, OperatorName(a) + "'s argument must be an array, but is " + TypeText(a[0]));
   return ElementAt(a[0], index);
 }
 Result<Value> First(const EvalArgs& a) { return FirstOrLast(a, 0); }
@@ -48,7 +47,7 @@ Result<Value> Last(const EvalArgs& a) { return FirstOrLast(a, -1); }
 constexpr std::string_view kCountNames[] = {"n", "input"};
 
 /// The elements of `array` from position `begin` on, up to `end`.
-Result<Value> Part(EvalContext& ctx, BsonValue array, int64_t begin, int64_t end) {
+Result<Value> ElementsBetween(EvalContext& ctx, BsonValue array, int64_t begin, int64_t end) {
   GrowingArray out(ctx);
   int64_t i = 0;
   for (const BsonElement& e : array.Document()) {
@@ -76,11 +75,12 @@ Result<int64_t> CheckN(const EvalArgs& a) {
 }
 Result<Value> FirstN(const EvalArgs& a) {
   MAYFLY_TRY(int64_t n, CheckN(a));
-  return Part(a.ctx, a.view(1), 0, n);
+  return ElementsBetween(a.ctx, a.view(1), 0, n);
 }
 Result<Value> LastN(const EvalArgs& a) {
   MAYFLY_TRY(int64_t n, CheckN(a));
-  return Part(a.ctx, a.view(1), std::max<int64_t>(0, a.view(1).Document().Count() - n), INT64_MAX);
+  return ElementsBetween(a.ctx, a.view(1), std::max<int64_t>(0, a.view(1).Document().Count() - n),
+                         INT64_MAX);
 }
 /// The first n elements in the order of `sign`.
 Result<Value> ExtremeN(const EvalArgs& a, int sign) {
@@ -129,7 +129,7 @@ Result<Value> Slice(const EvalArgs& a) {
     begin = second >= 0 ? std::min<int64_t>(size, second) : std::max<int64_t>(0, size + second);
     end = std::min<int64_t>(size, begin + third);
   }
-  return Part(a.ctx, a.view(0), begin, end);
+  return ElementsBetween(a.ctx, a.view(0), begin, end);
 }
 
 Result<Value> Size(const EvalArgs& a) {
@@ -464,7 +464,7 @@ Result<ExpressionPtr> ParseZip(const OperatorDef&, BsonValue arg, VariableScope&
   return ExpressionPtr(std::make_unique<ZipExpression>(std::move(inputs), n, longest));
 }
 
-constexpr OperatorDef kOps[] = {
+constexpr OperatorDef kArrayOps[] = {
     {.name = "$arrayElemAt",
      .min_args = 2,
      .max_args = 2,
@@ -579,6 +579,6 @@ constexpr OperatorDef kOps[] = {
 
 }  // namespace
 
-std::span<const OperatorDef> ArrayOperators() { return kOps; }
+std::span<const OperatorDef> ArrayOperators() { return kArrayOps; }
 
 }  // namespace mayfly

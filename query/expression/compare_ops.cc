@@ -159,7 +159,7 @@ Result<ExpressionPtr> ParseSwitch(const OperatorDef&, BsonValue arg, VariableSco
   return ExpressionPtr(std::make_unique<SwitchExpression>(std::move(children)));
 }
 
-constexpr OperatorDef kOps[] = {
+constexpr OperatorDef kCompareOps[] = {
     {.name = "$and",
      .lazy = &And,
      .text = "True when every operand is.",
@@ -233,6 +233,6 @@ constexpr OperatorDef kOps[] = {
 
 }  // namespace
 
-std::span<const OperatorDef> CompareOperators() { return kOps; }
+std::span<const OperatorDef> CompareOperators() { return kCompareOps; }
 
 }  // namespace mayfly

@@ -6,14 +6,11 @@
 namespace mayfly {
 namespace {
 
-constexpr int64_t kHour = 3600000, kDay = 24 * kHour;
-
 using Unit = DateUnit;
 constexpr std::string_view kUnits[] = {"year", "quarter", "month",  "week",       "day",
                                        "hour", "minute",  "second", "millisecond"};
-constexpr int64_t kUnitMillis[] = {0, 0, 0, 7 * kDay, kDay, kHour, 60000, 1000, 1};
-
-int64_t FloorDiv(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a % b < 0) != (b < 0)); }
+constexpr int64_t kUnitMillis[] = {0,     0,    0, 7 * kDayMillis, kDayMillis, kHourMillis,
+                                   60000, 1000, 1};
 
 Result<Unit> ParseUnit(const EvalArgs& a, size_t i, int type_code) {
   if (!a.view(i).IsString())
@@ -115,13 +112,14 @@ Result<Value> DateDiff(const EvalArgs& a) {
       case Unit::kMonth:
         return t.year * 12 + t.month;
       case Unit::kWeek:
-        return FloorDiv(FloorDiv(local, kDay) + 4 - first_day, 7);
+        return FloorDiv(FloorDiv(local, kDayMillis) + 4 - first_day, 7);
       case Unit::kDay:
-        return FloorDiv(local, kDay);
+        return FloorDiv(local, kDayMillis);
       // Only the part of the zone's offset below an hour matters: a change of the clock does not
       // add or remove hours.
       default:
-        return FloorDiv(MillisOf(utc, 1, offset % kHour), kUnitMillis[static_cast<int>(unit)]);
+        return FloorDiv(MillisOf(utc, 1, offset % kHourMillis),
+                        kUnitMillis[static_cast<int>(unit)]);
     }
   };
   int64_t difference;
@@ -182,14 +180,14 @@ Result<Value> DateTrunc(const EvalArgs& a) {
         origin += (first_day - DayOfWeek(epoch) + 7) % 7;
         size *= 7;
       }
-      int64_t day = FloorDiv(FloorDiv(local, kDay) - origin, size) * size + origin;
-      return Value::Date({zone.ToUtc(MillisOf(day, kDay, 0))});
+      int64_t day = FloorDiv(FloorDiv(local, kDayMillis) - origin, size) * size + origin;
+      return Value::Date({zone.ToUtc(MillisOf(day, kDayMillis, 0))});
     }
     default: {
       int64_t size;
       if (__builtin_mul_overflow(bin, kUnitMillis[static_cast<int>(unit)], &size))
         return LocationError(5439018, "$dateTrunc: 'binSize' is too large: " + std::to_string(bin));
-      const int64_t origin = epoch * kDay;
+      const int64_t origin = epoch * kDayMillis;
       // Counted from the epoch's own place within a bin, so that nothing on the way is beyond 64
       // bits.
       const int64_t shift = origin % size;
@@ -200,7 +198,7 @@ Result<Value> DateTrunc(const EvalArgs& a) {
   }
 }
 
-constexpr OperatorDef kOps[] = {
+constexpr OperatorDef kDateMathOps[] = {
     {.name = "$dateAdd",
      .eval = &DateAdd,
      .names = kAddNames,
@@ -288,6 +286,6 @@ std::optional<Instant> AddDateUnits(Instant start, DateUnit unit, int64_t amount
   return Instant{zone.ToUtc(result)};
 }
 
-std::span<const OperatorDef> DateMathOperators() { return kOps; }
+std::span<const OperatorDef> DateMathOperators() { return kDateMathOps; }
 
 }  // namespace mayfly

@@ -248,7 +248,7 @@ Result<Value> TsIncrement(const EvalArgs& a) { return TimestampPart(a, false); }
     .example = EXAMPLE                                                                         \
   }
 
-constexpr OperatorDef kOps[] = {
+constexpr OperatorDef kDateOps[] = {
     {.name = "$dateFromParts",
      .eval = &DateFromParts,
      .names = kFromPartsNames,
@@ -329,9 +329,10 @@ constexpr OperatorDef kOps[] = {
     DATE_PART("$year", Year, "Year.",
               R"({"$year": {"$date": "2030-07-31T10:20:30.456Z"}} => 2030)"),
 };
+#undef DATE_PART
 
 }  // namespace
 
-std::span<const OperatorDef> DateOperators() { return kOps; }
+std::span<const OperatorDef> DateOperators() { return kDateOps; }
 
 }  // namespace mayfly

@@ -13,12 +13,9 @@
 namespace mayfly {
 namespace {
 
-constexpr int64_t kDay = 86400000;
 constexpr std::string_view kMonths[] = {"January",   "February", "March",    "April",
                                         "May",       "June",     "July",     "August",
                                         "September", "October",  "November", "December"};
-
-int64_t FloorDiv(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a % b < 0) != (b < 0)); }
 
 int64_t FloorMod(int64_t a, int64_t b) { return (a % b + b) % b; }
 
@@ -49,7 +46,7 @@ int64_t DaysFromCivil(int64_t year, int month, int day) {
 
 CivilTime CivilFromMillis(int64_t millis) {
   CivilTime t;
-  int64_t days = FloorDiv(millis, kDay), rest = FloorMod(millis, kDay);
+  int64_t days = FloorDiv(millis, kDayMillis), rest = FloorMod(millis, kDayMillis);
   int64_t z = days + 719468, era = FloorDiv(z, 146097), day_of_era = z - era * 146097;
   int64_t year_of_era =
       (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146096) / 365;
@@ -67,7 +64,7 @@ CivilTime CivilFromMillis(int64_t millis) {
 
 int64_t MillisFromCivil(const CivilTime& t) {
   return MillisOf(
-      DaysFromCivil(t.year, t.month, t.day), kDay,
+      DaysFromCivil(t.year, t.month, t.day), kDayMillis,
       t.hour * int64_t{3600000} + t.minute * int64_t{60000} + t.second * int64_t{1000} + t.millis);
 }
 
@@ -83,7 +80,7 @@ int DayOfYear(const CivilTime& t) {
   return static_cast<int>(DaysFromCivil(t.year, t.month, t.day) - DaysFromCivil(t.year, 1, 1)) + 1;
 }
 
-int64_t IsoYearStart(int64_t year) { return MillisOf(IsoYearStartDay(year), kDay, 0); }
+int64_t IsoYearStart(int64_t year) { return MillisOf(IsoYearStartDay(year), kDayMillis, 0); }
 
 void IsoWeek(const CivilTime& t, int64_t* year, int* week) {
   const int64_t day = DaysFromCivil(t.year, t.month, t.day);
@@ -520,10 +517,11 @@ std::optional<int64_t> FormattedDate::Local() {
       return std::nullopt;
     const int64_t clock =
         t.hour * int64_t{3600000} + t.minute * int64_t{60000} + t.second * int64_t{1000} + t.millis;
-    return IsoYearStart(*iso_year) + ((iso_week - 1) * 7 + iso_day - 1) * kDay + clock;
+    return IsoYearStart(*iso_year) + ((iso_week - 1) * 7 + iso_day - 1) * kDayMillis + clock;
   }
   if (day_of_year) {
-    CivilTime first = CivilFromMillis((DaysFromCivil(t.year, 1, 1) + *day_of_year - 1) * kDay);
+    CivilTime first =
+        CivilFromMillis((DaysFromCivil(t.year, 1, 1) + *day_of_year - 1) * kDayMillis);
     t.month = first.month;
     t.day = first.day;
     if (first.year != t.year) return std::nullopt;

@@ -10,6 +10,13 @@
 
 namespace mayfly {
 
+inline constexpr int64_t kHourMillis = 3'600'000, kDayMillis = 24 * kHourMillis;
+
+/// a / b, rounded down.
+inline int64_t FloorDiv(int64_t a, int64_t b) {
+  return a / b - (a % b != 0 && (a % b < 0) != (b < 0));
+}
+
 /// A reading of the calendar and the clock (proleptic Gregorian). Month and day count from 1.
 struct CivilTime {
   int64_t year = 1970;

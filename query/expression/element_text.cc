@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMaxText = 1000;
 constexpr size_t kMaxString = 150;
-constexpr int kMaxDepth = 10;
+constexpr int kMaxTextDepth = 10;
 
 void AppendHex(std::string_view bytes, std::string& out) {
   AppendHexDigits(bytes.substr(0, kMaxString), out, kUpperHex);
@@ -32,7 +32,7 @@ void AppendQuoted(std::string_view s, std::string& out) {
   out += '"';
 }
 
-void AppendValue(BsonValue v, int depth, std::string& out) {
+void AppendShortValue(BsonValue v, int depth, std::string& out) {
   switch (v.type()) {
     case BsonType::kMissing:
       out += "EOO";
@@ -53,7 +53,7 @@ void AppendValue(BsonValue v, int depth, std::string& out) {
         return;
       }
       out += array ? "[ " : "{ ";
-      if (depth >= kMaxDepth) {
+      if (depth >= kMaxTextDepth) {
         out += "...";
       } else {
         bool first = true;
@@ -65,7 +65,7 @@ void AppendValue(BsonValue v, int depth, std::string& out) {
             break;
           }
           if (!array) out.append(e.name).append(": ");
-          AppendValue(e.value, depth + 1, out);
+          AppendShortValue(e.value, depth + 1, out);
         }
       }
       out += array ? " ]" : " }";
@@ -108,7 +108,7 @@ void AppendValue(BsonValue v, int depth, std::string& out) {
     case BsonType::kCodeWithScope:
       out += "CodeWScope( ";
       out.append(v.CodeWithScopeCode().substr(0, kMaxString)).append(", ");
-      AppendValue(v.CodeWithScopeScope().AsValue(), depth + 1, out);
+      AppendShortValue(v.CodeWithScopeScope().AsValue(), depth + 1, out);
       out += ")";
       return;
     case BsonType::kInt32:
@@ -137,14 +137,14 @@ void AppendValue(BsonValue v, int depth, std::string& out) {
 
 std::string ValueText(BsonValue v) {
   std::string out;
-  AppendValue(v, 0, out);
+  AppendShortValue(v, 0, out);
   return out;
 }
 
 std::string ElementText(std::string_view name, BsonValue v) {
   std::string out(name);
   out += ": ";
-  AppendValue(v, 0, out);
+  AppendShortValue(v, 0, out);
   return out;
 }
 

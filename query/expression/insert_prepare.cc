@@ -23,14 +23,14 @@ Result<void> CheckIdFields(BsonView id) {
   return Ok();
 }
 
-Error TooDeep() {
-  return {ErrorCode::kOverflow,
-          "Document exceeds maximum nesting depth of " + std::to_string(kMaxBsonDepth)};
-}
-
 Error SeveralIds() { return {ErrorCode::kBadValue, "can't have multiple _id fields"}; }
 
 }  // namespace
+
+Error DocumentTooDeep() {
+  return {ErrorCode::kOverflow,
+          "Document exceeds maximum nesting depth of " + std::to_string(kMaxBsonDepth)};
+}
 
 Error UpdateTooLarge(bool upsert) {
   return {LocationCode(upsert ? 17420 : 17419),
@@ -105,7 +105,7 @@ Result<BsonView> PrepareInsert(BsonView doc, Instant now, std::string* scratch,
   }
   // A level takes 7 bytes at least: most documents need no look at all of their fields.
   if (doc.size() > 7 * kMaxBsonDepth && NestingDepth(doc.AsValue()) > kMaxBsonDepth)
-    return TooDeep();
+    return DocumentTooDeep();
   if (id_first && !empty_timestamp) return doc;
 
   scratch->clear();
@@ -148,7 +148,7 @@ Result<BsonView> PrepareReplacement(BsonView next, BsonValue old_id, std::string
                  "After applying the update, the (immutable) field '_id' was found to have been "
                  "altered to " +
                      update::ElementText("_id", id)};
-  if (NestingDepth(next.AsValue()) > kMaxBsonDepth) return TooDeep();
+  if (NestingDepth(next.AsValue()) > kMaxBsonDepth) return DocumentTooDeep();
   if (next.First().name == "_id" && id.BinaryEquals(old_id)) return next;
   scratch->clear();
   scratch->reserve(next.size() + old_id.size() + 16);

@@ -29,6 +29,9 @@ Result<BsonView> PrepareReplacement(BsonView next, BsonValue old_id, std::string
 /// Location17419 or, of an upsert, 17420: an update's result is larger than 16 MiB.
 Error UpdateTooLarge(bool upsert);
 
+/// Overflow 15: a document nests deeper than kMaxBsonDepth.
+Error DocumentTooDeep();
+
 /// The checks on an `_id` value alone. Errors: InvalidIdField 53, DollarPrefixedFieldName 52.
 Result<void> CheckIdValue(BsonValue id);
 

@@ -333,7 +333,7 @@ Result<ExpressionPtr> RefuseJavaScript(const OperatorDef& def, BsonValue, Variab
                                   " cannot be used: server-side JavaScript execution is disabled");
 }
 
-constexpr OperatorDef kOps[] = {
+constexpr OperatorDef kObjectOps[] = {
     {.name = "$accumulator",
      .parse = &RefuseJavaScript,
      .text = "Refused: JavaScript is disabled."},
@@ -402,6 +402,6 @@ constexpr OperatorDef kOps[] = {
 
 }  // namespace
 
-std::span<const OperatorDef> ObjectOperators() { return kOps; }
+std::span<const OperatorDef> ObjectOperators() { return kObjectOps; }
 
 }  // namespace mayfly

@@ -87,10 +87,7 @@ inline constexpr std::string_view kMetaDependency = "$meta:";
 inline Error LocationError(int32_t code, std::string message) {
   return Error{LocationCode(code), std::move(message)};
 }
-/// TypeMismatch 14.
-inline Error TypeError(std::string message) {
-  return Error{ErrorCode::kTypeMismatch, std::move(message)};
-}
+inline std::string OperatorName(const EvalArgs& a) { return std::string(a.def.name); }
 /// As messages name a type: "string", "missing" …
 inline std::string TypeText(BsonValue v) { return std::string(BsonTypeName(v.type())); }
 inline std::string TypeText(const Value& v) { return TypeText(v.view()); }

@@ -35,8 +35,8 @@ Value Percentiles::Answer(bool median, std::span<const double> ps) {
 
 Result<void> CheckPercentileMethod(BsonValue method, std::string_view op) {
   if (!method.IsString())
-    return TypeError("BSON field '" + std::string(op) + ".method' is the wrong type '" +
-                     TypeText(method) + "', expected type 'string'");
+    return TypeMismatch("BSON field '" + std::string(op) + ".method' is the wrong type '" +
+                        TypeText(method) + "', expected type 'string'");
   if (method.String() != "approximate")
     return Error{ErrorCode::kBadValue,
                  "Currently only 'approximate' can be used as percentile 'method'."};
@@ -101,7 +101,7 @@ Result<Value> Percentile(const EvalArgs& a) {
 constexpr std::string_view kMedianNames[] = {"input", "method"};
 constexpr std::string_view kPercentileNames[] = {"input", "p", "method"};
 
-constexpr OperatorDef kOps[] = {
+constexpr OperatorDef kPercentileOps[] = {
     {.name = "$median",
      .eval = &Median,
      .names = kMedianNames,
@@ -125,6 +125,6 @@ constexpr OperatorDef kOps[] = {
 
 }  // namespace
 
-std::span<const OperatorDef> PercentileOperators() { return kOps; }
+std::span<const OperatorDef> PercentileOperators() { return kPercentileOps; }
 
 }  // namespace mayfly

@@ -30,7 +30,7 @@ constexpr double kTrustedSteps = 1e10;
 constexpr int kShortSearches = 16;
 constexpr double kSliceSteps = 1e6;            // … on a thread that serves sockets
 constexpr int64_t kWatchedSteps = 20'000'000;  // of one search at most; some seconds
-constexpr int64_t kLook = 256;                 // steps between two looks at the operation
+constexpr int64_t kLookSteps = 256;            // steps between two looks at the operation
 constexpr size_t kBytesAStep = 64;             // read through in the time of a step
 // For all patterns of a server together; patterns beyond it are interpreted.
 constexpr int64_t kMaxMachineCode = int64_t{64} << 20;
@@ -103,9 +103,9 @@ Growth GrowthOf(std::string_view pattern, uint32_t flags) {
 struct Watch {
   Operation* op;
   size_t position = 0;
-  int64_t until_look = kLook, left = kWatchedSteps;
+  int64_t until_look = kLookSteps, left = kWatchedSteps;
   bool interrupted = false;
-  int64_t Steps() const { return kWatchedSteps - left + kLook - until_look; }
+  int64_t Steps() const { return kWatchedSteps - left + kLookSteps - until_look; }
 };
 
 int OnCallout(pcre2_callout_block* block, void* data) {
@@ -117,8 +117,8 @@ int OnCallout(pcre2_callout_block* block, void* data) {
   w.until_look -= 1 + static_cast<int64_t>(moved / kBytesAStep);
   if (w.until_look > 0) [[likely]]
     return 0;
-  w.left -= kLook - w.until_look;
-  w.until_look = kLook;
+  w.left -= kLookSteps - w.until_look;
+  w.until_look = kLookSteps;
   if (w.left <= 0) return PCRE2_ERROR_MATCHLIMIT;
   w.interrupted = w.op != nullptr && !w.op->CheckInterruptNow();
   return w.interrupted ? PCRE2_ERROR_CALLOUT : 0;

@@ -9,14 +9,12 @@ namespace {
 
 constexpr std::string_view kNames[] = {"input", "regex", "options"};
 
-std::string Name(const EvalArgs& a) { return std::string(a.def.name); }
-
 /// The expression of the call; null when it is null. The last one of this thread is kept: it is the
 /// same for every document nearly always.
 Result<CompiledRegex::Ptr> CompileArgument(const EvalArgs& a) {
   BsonValue regex = a.view(1), options = a.view(2);
   if (a.has(2) && !options.IsNullish() && !options.IsString())
-    return LocationError(51106, Name(a) + " needs 'options' to be of type string");
+    return LocationError(51106, OperatorName(a) + " needs 'options' to be of type string");
   if (regex.IsNullish()) return CompiledRegex::Ptr();
   std::string pattern, flags;
   if (regex.Is(BsonType::kRegex)) {
@@ -24,11 +22,12 @@ Result<CompiledRegex::Ptr> CompileArgument(const EvalArgs& a) {
     flags = regex.RegexOptions();
     if (a.has(2) && options.IsString() && !flags.empty())
       return LocationError(
-          51107, Name(a) + ": found regex option(s) specified in both 'regex' and 'option' fields");
+          51107, OperatorName(a) +
+                     ": found regex option(s) specified in both 'regex' and 'option' fields");
   } else if (regex.IsString()) {
     pattern = regex.String();
   } else {
-    return LocationError(51105, Name(a) + " needs 'regex' to be of type string or regex");
+    return LocationError(51105, OperatorName(a) + " needs 'regex' to be of type string or regex");
   }
   if (a.has(2) && options.IsString()) flags = options.String();
   thread_local CompiledRegex::Ptr last;
@@ -37,7 +36,7 @@ Result<CompiledRegex::Ptr> CompileArgument(const EvalArgs& a) {
   if (!compiled) {
     Error e = compiled.error();
     if (e.code == LocationCode(51091)) e.code = LocationCode(51111);
-    e.message = "Invalid Regex in " + Name(a) + ": " + e.message;
+    e.message = "Invalid Regex in " + OperatorName(a) + ": " + e.message;
     return e;
   }
   last = compiled.value();
@@ -49,7 +48,7 @@ Result<bool> HasInput(const EvalArgs& a, const CompiledRegex::Ptr& regex) {
   BsonValue input = a.view(0);
   if (input.IsNullish()) return false;
   if (!input.IsString())
-    return LocationError(51104, Name(a) + " needs 'input' to be of type string");
+    return LocationError(51104, OperatorName(a) + " needs 'input' to be of type string");
   return regex != nullptr;
 }
 
@@ -143,7 +142,7 @@ Result<Value> RegexFindAll(const EvalArgs& a) {
     .unknown_code = 31024, .missing_code = 31022, .text = TEXT, .example = EXAMPLE         \
   }
 
-constexpr OperatorDef kOps[] = {
+constexpr OperatorDef kRegexOps[] = {
     REGEX_ROW("$regexFind", RegexFind, "The first match of a regular expression.",
               R"x({"$regexFind": {"input": "née 42", "regex": "([0-9])([0-9])"}
 } => {"match": "42", "idx": 4, "captures": ["4", "2"]})x"),
@@ -153,9 +152,10 @@ constexpr OperatorDef kOps[] = {
     REGEX_ROW("$regexMatch", RegexMatch, "Whether a regular expression matches.",
               R"({"$regexMatch": {"input": "hello", "regex": "^h"}} => true)"),
 };
+#undef REGEX_ROW
 
 }  // namespace
 
-std::span<const OperatorDef> StringSearchOperators() { return kOps; }
+std::span<const OperatorDef> StringSearchOperators() { return kRegexOps; }
 
 }  // namespace mayfly

@@ -187,7 +187,7 @@ Result<ExpressionPtr> ParseEach(bool filter, BsonValue arg, VariableScope& scope
   std::string name = "this";
   if (!as.missing()) {
     if (!as.IsString())
-      return TypeError("'as' parameter to " + op + " must be a string, found: " + TypeText(as));
+      return TypeMismatch("'as' parameter to " + op + " must be a string, found: " + TypeText(as));
     name = as.String();
     MAYFLY_TRY(CheckVariableName(name));
   }
@@ -289,7 +289,7 @@ Result<ExpressionPtr> ParseReduce(const OperatorDef&, BsonValue arg, VariableSco
   return ExpressionPtr(std::make_unique<ReduceExpression>(self, value, std::move(children)));
 }
 
-constexpr OperatorDef kOps[] = {
+constexpr OperatorDef kScopeOps[] = {
     {.name = "$filter",
      .parse = &ParseFilter,
      .text = "The elements of an array for which a condition holds.",
@@ -313,6 +313,6 @@ constexpr OperatorDef kOps[] = {
 
 }  // namespace
 
-std::span<const OperatorDef> ArrayScopeOperators() { return kOps; }
+std::span<const OperatorDef> ArrayScopeOperators() { return kScopeOps; }
 
 }  // namespace mayfly

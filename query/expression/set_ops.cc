@@ -155,7 +155,7 @@ Result<Value> AllElementsTrue(const EvalArgs& a) {
   return Value::Bool(true);
 }
 
-constexpr OperatorDef kOps[] = {
+constexpr OperatorDef kSetOps[] = {
     {.name = "$allElementsTrue",
      .min_args = 1,
      .max_args = 1,
@@ -196,6 +196,6 @@ constexpr OperatorDef kOps[] = {
 
 }  // namespace
 
-std::span<const OperatorDef> SetOperators() { return kOps; }
+std::span<const OperatorDef> SetOperators() { return kSetOps; }
 
 }  // namespace mayfly

@@ -11,8 +11,6 @@
 namespace mayfly {
 namespace {
 
-std::string Name(const EvalArgs& a) { return std::string(a.def.name); }
-
 /// Inputs of $toLower, $substr … besides strings: numbers and dates as text, null as "".
 Result<std::string> CoerceToText(BsonValue v) {
   if (v.IsNullish()) return std::string();
@@ -152,10 +150,10 @@ Result<Value> TrimSides(const EvalArgs& a, bool left, bool right) {
   if (a.nullish(0) || (a.has(1) && a.nullish(1))) return Value::Null();
   BsonValue text = a.view(0), set = a.view(1);
   if (!text.IsString())
-    return LocationError(50699, Name(a) + " requires its input to be a string, got " +
+    return LocationError(50699, OperatorName(a) + " requires its input to be a string, got " +
                                     ValueText(a[0]) + " (of type " + TypeText(a[0]) + ") instead.");
   if (a.has(1) && !set.IsString())
-    return LocationError(50700, Name(a) + " requires 'chars' to be a string, got " +
+    return LocationError(50700, OperatorName(a) + " requires 'chars' to be a string, got " +
                                     ValueText(a[1]) + " (of type " + TypeText(a[1]) + ") instead.");
   static constexpr std::string_view kSpaces[] = {std::string_view("\0", 1),
                                                  " ",
@@ -231,22 +229,22 @@ Result<Value> IndexOf(const EvalArgs& a, bool bytes) {
   if (!text.IsString())
     return LocationError(
         bytes ? 40091 : 40093,
-        Name(a) + " requires a string as the first argument, found: " + TypeText(a[0]));
+        OperatorName(a) + " requires a string as the first argument, found: " + TypeText(a[0]));
   if (!token.IsString())
     return LocationError(
         bytes ? 40092 : 40094,
-        Name(a) + " requires a string as the second argument, found: " + TypeText(a[1]));
+        OperatorName(a) + " requires a string as the second argument, found: " + TypeText(a[1]));
   std::string_view s = text.String();
   int32_t bounds[2] = {0, INT32_MAX};
   for (size_t i = 2; i < a.size(); ++i) {
     const char* what = i == 2 ? "starting" : "ending";
     if (!a.view(i).IsNumber() || !ExactInt32(a.view(i), &bounds[i - 2]))
-      return LocationError(40096, Name(a) + " requires an integral " + what +
+      return LocationError(40096, OperatorName(a) + " requires an integral " + what +
                                       " index, found a value of type: " + TypeText(a[i]) +
                                       ", with value: " + ValueText(a[i]));
     if (bounds[i - 2] < 0)
-      return LocationError(
-          40097, Name(a) + " requires a nonnegative " + what + " index, found: " + ValueText(a[i]));
+      return LocationError(40097, OperatorName(a) + " requires a nonnegative " + what +
+                                      " index, found: " + ValueText(a[i]));
   }
   size_t from, to;
   if (bytes) {
@@ -274,7 +272,8 @@ Result<Value> Replace(const EvalArgs& a, bool all) {
     if (a.nullish(i))
       null = true;
     else if (!a.view(i).IsString())
-      return LocationError(kCodes[i], Name(a) + " requires that '" + std::string(kReplaceNames[i]) +
+      return LocationError(kCodes[i], OperatorName(a) + " requires that '" +
+                                          std::string(kReplaceNames[i]) +
                                           "' be a string, found: " + ValueText(a[i]));
   }
   if (null) return Value::Null();
@@ -301,7 +300,7 @@ Result<Value> Replace(const EvalArgs& a, bool all) {
     }
     if (!all) break;
     if (out.size() > static_cast<size_t>(kMaxBsonInternalSize))
-      return Error{ErrorCode::kBSONObjectTooLarge, Name(a) + " makes a string over 16 MB"};
+      return Error{ErrorCode::kBSONObjectTooLarge, OperatorName(a) + " makes a string over 16 MB"};
   }
   MAYFLY_TRY(out.Append(s.substr(std::min(from, s.size()))));
   return out.Finish();
@@ -309,7 +308,7 @@ Result<Value> Replace(const EvalArgs& a, bool all) {
 Result<Value> ReplaceOne(const EvalArgs& a) { return Replace(a, false); }
 Result<Value> ReplaceAll(const EvalArgs& a) { return Replace(a, true); }
 
-constexpr OperatorDef kOps[] = {
+constexpr OperatorDef kStringOps[] = {
     {.name = "$concat",
      .eval = &Concat,
      .text = "Strings one after another.",
@@ -431,6 +430,6 @@ constexpr OperatorDef kOps[] = {
 
 }  // namespace
 
-std::span<const OperatorDef> StringOperators() { return kOps; }
+std::span<const OperatorDef> StringOperators() { return kStringOps; }
 
 }  // namespace mayfly

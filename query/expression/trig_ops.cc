@@ -83,7 +83,7 @@ Result<Value> RadiansToDegrees(const EvalArgs& a) {
   return Scale(a, 180 / std::numbers::pi, kRadian, true);
 }
 
-constexpr OperatorDef kOps[] = {
+constexpr OperatorDef kTrigOps[] = {
     {.name = "$acos",
      .min_args = 1,
      .max_args = 1,
@@ -178,6 +178,6 @@ constexpr OperatorDef kOps[] = {
 
 }  // namespace
 
-std::span<const OperatorDef> TrigonometryOperators() { return kOps; }
+std::span<const OperatorDef> TrigonometryOperators() { return kTrigOps; }
 
 }  // namespace mayfly

@@ -194,7 +194,7 @@ Result<Value> ToHashedIndexKey(const EvalArgs& a) {
   return Value::Int64(hash);
 }
 
-constexpr OperatorDef kOps[] = {
+constexpr OperatorDef kTypeOps[] = {
     {.name = "$convert",
      .lazy = &Convert,
      .names = kConvertNames,
@@ -284,6 +284,6 @@ constexpr OperatorDef kOps[] = {
 
 }  // namespace
 
-std::span<const OperatorDef> TypeOperators() { return kOps; }
+std::span<const OperatorDef> TypeOperators() { return kTypeOps; }
 
 }  // namespace mayfly

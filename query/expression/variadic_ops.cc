@@ -50,7 +50,7 @@ Result<Value> DeviationSamp(const EvalArgs& a) {
   return d.Result(true);
 }
 
-constexpr OperatorDef kOps[] = {
+constexpr OperatorDef kVariadicOps[] = {
     {.name = "$avg",
      .eval = &Average,
      .text = "Average of the operands that are numbers.",
@@ -79,6 +79,6 @@ constexpr OperatorDef kOps[] = {
 
 }  // namespace
 
-std::span<const OperatorDef> VariadicOperators() { return kOps; }
+std::span<const OperatorDef> VariadicOperators() { return kVariadicOps; }
 
 }  // namespace mayfly

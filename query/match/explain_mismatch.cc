@@ -47,7 +47,7 @@ bool IsOperators(BsonValue v) {
 }
 
 /// The filter taken apart into filters of one operator each.
-std::vector<BsonDocument> Clauses(BsonView filter) {
+std::vector<BsonDocument> OneOperatorEach(BsonView filter) {
   std::vector<BsonDocument> out;
   for (const BsonElement& e : filter) {
     if (e.name == "$comment") continue;
@@ -69,7 +69,7 @@ std::vector<BsonDocument> Clauses(BsonView filter) {
 }
 
 void Explainer::Filter(BsonView filter, bool wanted, BsonBuilder& out) const {
-  std::vector<BsonDocument> clauses = Clauses(filter);
+  std::vector<BsonDocument> clauses = OneOperatorEach(filter);
   if (clauses.size() == 1) return Clause(clauses[0], wanted, out);
   out.Append("operatorName", "$and");
   BsonArrayBuilder list = out.OpenArray(wanted ? "clausesNotSatisfied" : "clausesSatisfied");

@@ -38,14 +38,14 @@ BsonDocument Rule(BsonView schema, std::string_view keyword) {
   });
 }
 
-void Head(const BsonElement& rule, BsonView specified, BsonBuilder& out) {
+void AppendHead(const BsonElement& rule, BsonView specified, BsonBuilder& out) {
   out.Append("operatorName", rule.name).Append("specifiedAs", specified);
 }
 
 /// One entry: a keyword's details about a value that breaks it.
 void Simple(const BsonElement& rule, BsonView specified, std::string_view reason, BsonValue v,
             BsonBuilder& out) {
-  Head(rule, specified, out);
+  AppendHead(rule, specified, out);
   out.Append("reason", reason).Append("consideredValue", v);
 }
 
@@ -136,7 +136,7 @@ void AdditionalProperties(const BsonElement& rule, BsonView schema, BsonValue v,
 }
 
 void Required(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& out) {
-  Head(rule, BuildBson([&](BsonBuilder& b) { b.Append(rule); }), out);
+  AppendHead(rule, BuildBson([&](BsonBuilder& b) { b.Append(rule); }), out);
   BsonArrayBuilder list = out.OpenArray("missingProperties");
   for (const BsonElement& name : rule.value.Document()) {
     if (ExplanationTooLong(list.raw().buffer().size())) break;
@@ -256,7 +256,7 @@ void One(const BsonElement& rule, BsonView schema, BsonView alone, BsonValue v, 
     return;
   }
   if (k == "minProperties" || k == "maxProperties") {
-    Head(rule, alone, out);
+    AppendHead(rule, alone, out);
     out.Append("reason", "specified number of properties was not satisfied")
         .Append("numberOfProperties", static_cast<int32_t>(v.Document().Count()));
     return;

@@ -40,7 +40,7 @@ struct ByName {
   }
 };
 
-bool Less(const Value& a, const Value& b) { return CompareValues(a.view(), b.view()) < 0; }
+bool LessValue(const Value& a, const Value& b) { return CompareValues(a.view(), b.view()) < 0; }
 
 /// A schema may have as many rules as a document has fields, and each is looked at for each. False,
 /// and `*error` set, when the operation is to stop.
@@ -72,7 +72,8 @@ Value match::Normalized(BsonValue v) {
 Result<bool> match::SortAndFindDuplicates(std::vector<Value>& values) {
   EvalContext ctx;
   ctx.op = ParseWork::Asked();
-  MAYFLY_TRY(SortItems(ctx, values, Less, [](const Value& v) { return size_t{v.view().size()}; }));
+  MAYFLY_TRY(
+      SortItems(ctx, values, LessValue, [](const Value& v) { return size_t{v.view().size()}; }));
   for (size_t i = 1; i < values.size(); ++i) {
     MAYFLY_TRY(ParseWork::Step(CostOf(values[i].view())));
     if (CompareValues(values[i - 1].view(), values[i].view()) == 0) return true;
@@ -215,7 +216,7 @@ bool JsonSchema::Matches(BsonValue v, std::optional<Error>* error) const {
   if (!GoOn(1, error)) return false;
   if (types_ && !(*types_)[static_cast<uint8_t>(v.type())]) return false;
   if (enum_ && !GoOn(CostOf(v), error)) return false;
-  if (enum_ && !std::binary_search(enum_->begin(), enum_->end(), match::Normalized(v), Less))
+  if (enum_ && !std::binary_search(enum_->begin(), enum_->end(), match::Normalized(v), LessValue))
     return false;
   if (v.IsNumber()) {
     if (!MatchesNumber(v)) return false;

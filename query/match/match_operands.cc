@@ -10,22 +10,24 @@ namespace mayfly {
 
 namespace {
 
-std::string Shown(const BsonElement& e) {
+std::string ShownElement(const BsonElement& e) {
   return std::string(e.name) + ": " + ToRelaxedJson(e.value);
 }
 
 /// An integer of any numeric type, as operands are checked: FailedToParse 9 otherwise.
 Result<int64_t> ParseInteger(const BsonElement& e) {
   if (!e.value.IsNumber())
-    return Error{ErrorCode::kFailedToParse, "Expected a number in: " + Shown(e)};
+    return Error{ErrorCode::kFailedToParse, "Expected a number in: " + ShownElement(e)};
   int64_t n;
   if (e.value.ExactInt64(&n)) return n;
   double d = e.value.NumberAsDouble();
   if (std::isnan(d))
-    return Error{ErrorCode::kFailedToParse, "Expected an integer, but found NaN in: " + Shown(e)};
+    return Error{ErrorCode::kFailedToParse,
+                 "Expected an integer, but found NaN in: " + ShownElement(e)};
   if (std::abs(d) >= 9223372036854775808.0)
-    return Error{ErrorCode::kFailedToParse, "Cannot represent as a 64-bit integer: " + Shown(e)};
-  return Error{ErrorCode::kFailedToParse, "Expected an integer: " + Shown(e)};
+    return Error{ErrorCode::kFailedToParse,
+                 "Cannot represent as a 64-bit integer: " + ShownElement(e)};
+  return Error{ErrorCode::kFailedToParse, "Expected an integer: " + ShownElement(e)};
 }
 
 }  // namespace
@@ -33,7 +35,8 @@ Result<int64_t> ParseInteger(const BsonElement& e) {
 Result<int64_t> ParseNonNegativeInt(const BsonElement& e) {
   MAYFLY_TRY(int64_t n, ParseInteger(e));
   if (n < 0)
-    return Error{ErrorCode::kFailedToParse, "Expected a non-negative number in: " + Shown(e)};
+    return Error{ErrorCode::kFailedToParse,
+                 "Expected a non-negative number in: " + ShownElement(e)};
   return n;
 }
 
@@ -141,9 +144,9 @@ Result<MatchPtr> ParseBitsMatch(MatchKind kind, std::string_view path, const Bso
       if (!n.has_value())
         return Error{ErrorCode::kBadValue, "Failed to parse bit position. " + n.error().message};
       if (n.value() > INT32_MAX)
-        return Error{
-            ErrorCode::kBadValue,
-            "Failed to parse bit position. Cannot represent as a 32-bit integer: " + Shown(p)};
+        return Error{ErrorCode::kBadValue,
+                     "Failed to parse bit position. Cannot represent as a 32-bit integer: " +
+                         ShownElement(p)};
       extra->bit_positions.push_back(static_cast<uint32_t>(n.value()));
     }
     std::sort(extra->bit_positions.begin(), extra->bit_positions.end());
@@ -165,9 +168,9 @@ Result<MatchPtr> ParseBitsMatch(MatchKind kind, std::string_view path, const Bso
       extra->high_bits = extra->high_bits || (i >= 8 && byte != 0);
     }
   } else {
-    return Error{
-        ErrorCode::kBadValue,
-        std::string(e.name) + " takes an Array, a number, or a BinData but received: " + Shown(e)};
+    return Error{ErrorCode::kBadValue,
+                 std::string(e.name) +
+                     " takes an Array, a number, or a BinData but received: " + ShownElement(e)};
   }
   m->extra = std::move(extra);
   return m;

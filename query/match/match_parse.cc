@@ -12,11 +12,9 @@ namespace match {
 
 namespace {
 
-constexpr int kMaxDepth = 100;
+constexpr int kMaxMatchDepth = 100;
 /// The size of a node, with its place in its parent and the allocator's overhead.
 constexpr size_t kNodeBytes = sizeof(MatchExpression) + 48;
-
-Error Bad(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
 
 /// The fields of a DBRef look like operators and are not.
 bool IsDbRefField(std::string_view name) {
@@ -86,7 +84,7 @@ Result<MatchPtr> RegexNode(std::string_view path, std::string_view pattern,
 }
 
 Result<MatchPtr> Parser::Top(BsonView filter, int depth) {
-  if (depth > kMaxDepth) return Bad("exceeded depth limit of 100 when parsing a filter");
+  if (depth > kMaxMatchDepth) return BadValue("exceeded depth limit of 100 when parsing a filter");
   std::vector<MatchPtr> all;
   for (const BsonElement& e : filter) {
     MAYFLY_TRY(ParseWork::Step());
@@ -103,12 +101,12 @@ Result<MatchPtr> Parser::Top(BsonView filter, int depth) {
 Result<MatchPtr> Parser::TopOperator(const BsonElement& e, int depth) {
   std::string_view name = e.name;
   if (name == "$and" || name == "$or" || name == "$nor") {
-    if (!e.value.IsArray()) return Bad(std::string(name) + " must be an array");
-    if (e.value.Document().empty()) return Bad("$and/$or/$nor must be a nonempty array");
+    if (!e.value.IsArray()) return BadValue(std::string(name) + " must be an array");
+    if (e.value.Document().empty()) return BadValue("$and/$or/$nor must be a nonempty array");
     std::vector<MatchPtr> children;
     for (const BsonElement& m : e.value.Document()) {
       MAYFLY_TRY(ParseWork::Step());
-      if (!m.value.IsDocument()) return Bad("$or/$and/$nor entries need to be full objects");
+      if (!m.value.IsDocument()) return BadValue("$or/$and/$nor entries need to be full objects");
       MAYFLY_TRY(MatchPtr child, Top(m.value.Document(), depth + 1));
       children.push_back(std::move(child));
     }
@@ -121,7 +119,7 @@ Result<MatchPtr> Parser::TopOperator(const BsonElement& e, int depth) {
   if (name == "$comment") return MatchPtr();
   if (in_elem_match &&
       (name == "$expr" || name == "$where" || name == "$text" || name == "$jsonSchema"))
-    return Bad(std::string(name) + " can only be applied to the top-level document");
+    return BadValue(std::string(name) + " can only be applied to the top-level document");
   if (name == "$expr") return ParseExprMatch(e.value, options);
   if (name == "$jsonSchema") {
     if (!e.value.IsDocument())
@@ -141,9 +139,10 @@ Result<MatchPtr> Parser::TopOperator(const BsonElement& e, int depth) {
     return Node(name == "$alwaysTrue" ? MatchKind::kAlwaysTrue : MatchKind::kAlwaysFalse, "");
   }
   if (name == "$sampleRate") {
-    if (!e.value.IsNumber()) return Bad("argument to $sampleRate must be a numeric type");
+    if (!e.value.IsNumber()) return BadValue("argument to $sampleRate must be a numeric type");
     const double rate = e.value.NumberAsDouble();
-    if (!(rate >= 0 && rate <= 1)) return Bad("numeric argument to $sampleRate must be in [0, 1]");
+    if (!(rate >= 0 && rate <= 1))
+      return BadValue("numeric argument to $sampleRate must be in [0, 1]");
     if (rate == 0 || rate == 1)
       return Node(rate == 1 ? MatchKind::kAlwaysTrue : MatchKind::kAlwaysFalse, "");
     const BsonDocument drawn = BuildBson([&](BsonBuilder& b) {
@@ -154,7 +153,7 @@ Result<MatchPtr> Parser::TopOperator(const BsonElement& e, int depth) {
     return ParseExprMatch(drawn.view().AsValue(), options);
   }
   if (name == "$where") {
-    if (!options.allow_where) return Bad("$where is not allowed in this context");
+    if (!options.allow_where) return BadValue("$where is not allowed in this context");
     return Error{LocationCode(6108304),
                  "$where cannot be used, because there is no server-side JavaScript here (no "
                  "globalScriptEngine in $where parsing): use $expr with the operators of "
@@ -162,9 +161,10 @@ Result<MatchPtr> Parser::TopOperator(const BsonElement& e, int depth) {
   }
   if (name == "$text")
     return Error{ErrorCode::kIndexNotFound, "text index required for $text query"};
-  return Bad("unknown top level operator: " + std::string(name) +
-             ". If you have a field name that starts with a '$' symbol, consider using $getField "
-             "or $setField.");
+  return BadValue(
+      "unknown top level operator: " + std::string(name) +
+      ". If you have a field name that starts with a '$' symbol, consider using $getField "
+      "or $setField.");
 }
 
 Result<void> Parser::Field(std::string_view path, BsonValue v, int depth,
@@ -182,7 +182,7 @@ Result<void> Parser::Field(std::string_view path, BsonValue v, int depth,
 
 Result<void> Parser::Operators(std::string_view path, BsonView ops, int depth,
                                std::vector<MatchPtr>* out) {
-  if (depth > kMaxDepth) return Bad("exceeded depth limit of 100 when parsing a filter");
+  if (depth > kMaxMatchDepth) return BadValue("exceeded depth limit of 100 when parsing a filter");
   for (const BsonElement& e : ops) {
     MAYFLY_TRY(ParseWork::Step());
     MAYFLY_TRY(MatchPtr m, Operator(path, e, ops, depth));
@@ -192,9 +192,9 @@ Result<void> Parser::Operators(std::string_view path, BsonView ops, int depth,
 }
 
 Result<MatchPtr> Parser::Comparison(MatchKind kind, std::string_view path, BsonValue v) {
-  if (v.Is(BsonType::kUndefined)) return Bad("cannot compare to undefined");
+  if (v.Is(BsonType::kUndefined)) return BadValue("cannot compare to undefined");
   if (v.Is(BsonType::kRegex) && kind != MatchKind::kEq)
-    return Bad("Can't have RegEx as arg to predicate over field '" + std::string(path) + "'.");
+    return BadValue("Can't have RegEx as arg to predicate over field '" + std::string(path) + "'.");
   MatchPtr e = Node(kind, path);
   e->operand = Value::Copy(v);
   ParseWork::Made(v.size());
@@ -212,7 +212,7 @@ Result<MatchPtr> Parser::Operator(std::string_view path, const BsonElement& e, B
   for (const auto& [op, kind] : kComparisons)
     if (op == name) return Comparison(kind, path, e.value);
   if (name == "$ne") {
-    if (e.value.Is(BsonType::kRegex)) return Bad("Can't have regex as arg to $ne.");
+    if (e.value.Is(BsonType::kRegex)) return BadValue("Can't have regex as arg to $ne.");
     MAYFLY_TRY(MatchPtr m, Comparison(MatchKind::kEq, path, e.value));
     return Not(std::move(m));
   }
@@ -242,11 +242,11 @@ Result<MatchPtr> Parser::Operator(std::string_view path, const BsonElement& e, B
     return Error{LocationCode(291), "unable to find index for $geoNear query"};
   if (name == "$geoWithin" || name == "$within" || name == "$geoIntersects")
     return Error{ErrorCode::kNotImplemented, std::string(name) + " is not supported"};
-  return Bad("unknown operator: " + std::string(name));
+  return BadValue("unknown operator: " + std::string(name));
 }
 
 Result<MatchPtr> Parser::In(std::string_view path, const BsonElement& e) {
-  if (!e.value.IsArray()) return Bad(std::string(e.name) + " needs an array");
+  if (!e.value.IsArray()) return BadValue(std::string(e.name) + " needs an array");
   MatchPtr m = Node(MatchKind::kIn, path);
   // One copy of the whole array; the members point into it.
   auto owner = std::make_shared<const std::string>(e.value.bytes());
@@ -254,9 +254,9 @@ Result<MatchPtr> Parser::In(std::string_view path, const BsonElement& e) {
   for (const BsonElement& v : BsonView(owner->data())) {
     MAYFLY_TRY(ParseWork::Step(
         v.value.Is(BsonType::kRegex) ? CompiledRegex::Cost(v.value.RegexPattern()) : 1));
-    if (IsOperatorDocument(v.value)) return Bad("cannot nest $ under " + std::string(e.name));
+    if (IsOperatorDocument(v.value)) return BadValue("cannot nest $ under " + std::string(e.name));
     if (v.value.Is(BsonType::kUndefined))
-      return Bad("InMatchExpression equality cannot be undefined");
+      return BadValue("InMatchExpression equality cannot be undefined");
     if (v.value.Is(BsonType::kRegex)) {
       MAYFLY_TRY(CompiledRegex::Ptr regex,
                  CompiledRegex::Compile(v.value.RegexPattern(), v.value.RegexOptions()));
@@ -289,8 +289,8 @@ Result<MatchPtr> Parser::NotOperator(std::string_view path, BsonValue v, int dep
     MAYFLY_TRY(MatchPtr m, RegexNode(path, v.RegexPattern(), v.RegexOptions()));
     return Not(std::move(m));
   }
-  if (!v.IsDocument()) return Bad("$not needs a regex or a document");
-  if (v.Document().empty()) return Bad("$not cannot be empty");
+  if (!v.IsDocument()) return BadValue("$not needs a regex or a document");
+  if (v.Document().empty()) return BadValue("$not cannot be empty");
   std::vector<MatchPtr> all;
   MAYFLY_TRY(Operators(path, v.Document(), depth + 1, &all));
   return Not(And(std::move(all)));
@@ -298,14 +298,14 @@ Result<MatchPtr> Parser::NotOperator(std::string_view path, BsonValue v, int dep
 
 Result<MatchPtr> Parser::RegexOperator(std::string_view path, const BsonElement& e, BsonView ops) {
   if (e.name == "$options") {
-    if (!ops.Has("$regex")) return Bad("$options needs a $regex");
+    if (!ops.Has("$regex")) return BadValue("$options needs a $regex");
     return MatchPtr();  // read together with its $regex
   }
   BsonValue options = ops.Find("$options");
-  if (!options.missing() && !options.IsString()) return Bad("$options has to be a string");
+  if (!options.missing() && !options.IsString()) return BadValue("$options has to be a string");
   std::string_view flags = options.missing() ? std::string_view() : options.String();
   if (e.value.IsString()) return RegexNode(path, e.value.String(), flags);
-  if (!e.value.Is(BsonType::kRegex)) return Bad("$regex has to be a string");
+  if (!e.value.Is(BsonType::kRegex)) return BadValue("$regex has to be a string");
   if (!e.value.RegexOptions().empty()) {
     if (!flags.empty()) {
       bool options_first = options.data() < e.value.data();
@@ -318,7 +318,7 @@ Result<MatchPtr> Parser::RegexOperator(std::string_view path, const BsonElement&
 }
 
 Result<MatchPtr> Parser::All(std::string_view path, BsonValue v, int depth) {
-  if (!v.IsArray()) return Bad("$all needs an array");
+  if (!v.IsArray()) return BadValue("$all needs an array");
   if (v.Document().empty()) return Node(MatchKind::kAlwaysFalse, "");
   std::vector<MatchPtr> all;
   auto is_elem_match = [](BsonValue m) {
@@ -328,16 +328,17 @@ Result<MatchPtr> Parser::All(std::string_view path, BsonValue v, int depth) {
   for (const BsonElement& m : v.Document()) {
     MAYFLY_TRY(ParseWork::Step());
     if (elem_match != is_elem_match(m.value))
-      return Bad(elem_match ? "$all/$elemMatch has to be consistent" : "no $ expressions in $all");
+      return BadValue(elem_match ? "$all/$elemMatch has to be consistent"
+                                 : "no $ expressions in $all");
     if (elem_match) {
-      if (m.value.Document().Count() != 1) return Bad("$all/$elemMatch has to be consistent");
+      if (m.value.Document().Count() != 1) return BadValue("$all/$elemMatch has to be consistent");
       MAYFLY_TRY(MatchPtr e, ElemMatch(path, m.value.Document().First().value, depth));
       all.push_back(std::move(e));
     } else if (m.value.Is(BsonType::kRegex)) {
       MAYFLY_TRY(MatchPtr e, RegexNode(path, m.value.RegexPattern(), m.value.RegexOptions()));
       all.push_back(std::move(e));
     } else if (IsOperatorDocument(m.value)) {
-      return Bad("no $ expressions in $all");
+      return BadValue("no $ expressions in $all");
     } else {
       MAYFLY_TRY(MatchPtr e, Comparison(MatchKind::kEq, path, m.value));
       all.push_back(std::move(e));
@@ -347,7 +348,7 @@ Result<MatchPtr> Parser::All(std::string_view path, BsonValue v, int depth) {
 }
 
 Result<MatchPtr> Parser::ElemMatch(std::string_view path, BsonValue v, int depth) {
-  if (!v.IsDocument()) return Bad("$elemMatch needs an Object");
+  if (!v.IsDocument()) return BadValue("$elemMatch needs an Object");
   BsonView doc = v.Document();
   bool outer = in_elem_match;
   in_elem_match = true;

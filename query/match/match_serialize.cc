@@ -26,7 +26,7 @@ bool IsLogical(MatchKind kind) {
   }
 }
 
-std::string_view OperatorName(MatchKind kind) {
+std::string_view MatchOperator(MatchKind kind) {
   switch (kind) {
     case MatchKind::kEq:
       return "$eq";
@@ -130,15 +130,15 @@ void SerializePredicate(const MatchExpression& e, BsonBuilder& out, bool alone =
     case MatchKind::kBitsAnySet:
     case MatchKind::kBitsAnyClear: {
       if (e.extra->bit_positions.empty() && e.operand.view().Is(BsonType::kBinary)) {
-        out.Append(OperatorName(e.kind), e.operand.view());
+        out.Append(MatchOperator(e.kind), e.operand.view());
         break;
       }
-      BsonArrayBuilder list = out.OpenArray(OperatorName(e.kind));
+      BsonArrayBuilder list = out.OpenArray(MatchOperator(e.kind));
       for (uint32_t p : e.extra->bit_positions) list.Append(static_cast<int32_t>(p));
       break;
     }
     default:
-      out.Append(OperatorName(e.kind), e.operand.view());
+      out.Append(MatchOperator(e.kind), e.operand.view());
       break;
   }
 }

@@ -588,7 +588,7 @@ Result<void> ParseArgument(const BsonElement& op, VariableScope& scope, Accumula
       return ParseUnary(op, scope, field);
     case Syntax::kNothing:
       if (!op.value.IsDocument() || !op.value.Document().empty())
-        return TypeError("$count takes no arguments, i.e. $count:{}");
+        return TypeMismatch("$count takes no arguments, i.e. $count:{}");
       return Ok();
     case Syntax::kMedian:
     case Syntax::kPercentile:

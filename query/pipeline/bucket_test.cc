@@ -11,7 +11,7 @@ namespace {
 
 using Verdict = BucketVerdict;
 
-Verdict Not(Verdict v) {
+Verdict Negated(Verdict v) {
   if (v == Verdict::kSome) return v;
   return v == Verdict::kNone ? Verdict::kAll : Verdict::kNone;
 }
@@ -28,7 +28,7 @@ struct Known {
 };
 
 /// Scalars whose order is that of comparisons, and which equal nothing of another class.
-bool Ordered(BsonValue v) {
+bool HasOrder(BsonValue v) {
   switch (v.type()) {
     case BsonType::kInt32:
     case BsonType::kInt64:
@@ -86,9 +86,9 @@ class Tester {
       case MatchKind::kOr:
         return Any(e);
       case MatchKind::kNor:
-        return Not(Any(e));
+        return Negated(Any(e));
       case MatchKind::kNot:
-        return Not(Test(*e.children[0]));
+        return Negated(Test(*e.children[0]));
       default:
         return e.path.empty() ? Verdict::kSome : Leaf(e);
     }
@@ -126,7 +126,7 @@ class Tester {
         Verdict there = Verdict::kSome;
         if (known.kind == Known::Kind::kAbsent) there = Verdict::kNone;
         if (known.kind == Known::Kind::kValues && known.always) there = Verdict::kAll;
-        return e.operand.view().Bool() ? there : Not(there);
+        return e.operand.view().Bool() ? there : Negated(there);
       }
       case MatchKind::kRegex:
       case MatchKind::kMod:
@@ -172,11 +172,11 @@ class Tester {
       if (least.missing() && greatest.missing()) return {.kind = Known::Kind::kAbsent};
       if (least.missing() || greatest.missing() || !SameClass(least, greatest)) return {};
       if (dot == std::string_view::npos) {
-        if (!Ordered(least) || !Ordered(greatest)) return {};
+        if (!HasOrder(least) || !HasOrder(greatest)) return {};
         return {Known::Kind::kValues, least, greatest, false};
       }
       // Below a scalar nothing is there, in every point.
-      if (Ordered(least)) return {.kind = Known::Kind::kAbsent};
+      if (HasOrder(least)) return {.kind = Known::Kind::kAbsent};
       if (!least.IsDocument()) return {};
       min = least.Document();
       max = greatest.Document();
@@ -186,7 +186,7 @@ class Tester {
 
   static Verdict Compare(const Known& known, MatchKind kind, BsonValue operand) {
     if (known.kind == Known::Kind::kNothing) return Verdict::kSome;
-    if (!Ordered(operand)) {
+    if (!HasOrder(operand)) {
       // Null equals a missing value, and no time is null.
       return operand.IsNull() && known.always ? Verdict::kNone : Verdict::kSome;
     }
@@ -234,7 +234,7 @@ bool ExtremesOfField(BsonView bucket, std::string_view field, BsonValue* least,
   *least = min.Document()[field];
   *greatest = max.Document()[field];
   if (least->missing() && greatest->missing()) return true;
-  return SameClass(*least, *greatest) && Ordered(*least) && Ordered(*greatest);
+  return SameClass(*least, *greatest) && HasOrder(*least) && HasOrder(*greatest);
 }
 
 BucketVerdict TestBucket(const MatchExpression& match, BsonView bucket,

@@ -13,8 +13,6 @@ namespace {
 
 constexpr int64_t kMaxGenerated = 500'000;  // manual: "$densify", "Limitations" of the stage
 
-Error Malformed(std::string message) { return {ErrorCode::kFailedToParse, std::move(message)}; }
-
 enum class Bounds : uint8_t { kFull, kPartition, kExplicit };
 
 struct DensifySpec {
@@ -220,7 +218,7 @@ class DensifyStage final : public PipelineStage {
   std::string buffer_;
 };
 
-Result<std::vector<std::string>> SplitPath(std::string_view path, std::string_view what) {
+Result<std::vector<std::string>> SplitFieldPath(std::string_view path, std::string_view what) {
   std::vector<std::string> parts;
   if (path.find('\0') != path.npos)
     return LocationError(16411, "FieldPath field names may not contain '\\0'.");
@@ -242,15 +240,16 @@ Result<void> ParseRange(BsonView range, DensifySpec* s) {
   for (const BsonElement& e : range) {
     if (e.name == "step") {
       if (!e.value.IsNumber())
-        return TypeError("BSON field '$densify.range.step' is the wrong type '" +
-                         TypeText(e.value) + "', expected types '[int, decimal, double, long']");
+        return TypeMismatch("BSON field '$densify.range.step' is the wrong type '" +
+                            TypeText(e.value) + "', expected types '[int, decimal, double, long']");
       s->step = Value::Copy(e.value);
     } else if (e.name == "unit") {
       if (!e.value.IsString())
-        return TypeError("BSON field '$densify.range.unit' is the wrong type '" +
-                         TypeText(e.value) + "', expected type 'string'");
+        return TypeMismatch("BSON field '$densify.range.unit' is the wrong type '" +
+                            TypeText(e.value) + "', expected type 'string'");
       s->unit = ParseDateUnit(e.value.String());
-      if (!s->unit) return Malformed("unknown time unit value: " + std::string(e.value.String()));
+      if (!s->unit)
+        return FailedToParse("unknown time unit value: " + std::string(e.value.String()));
     } else if (e.name == "bounds") {
       bounds = e.value;
     } else {
@@ -321,19 +320,19 @@ Result<void> ParseDensifyStage(StageParser& p, BsonValue spec) {
   for (const BsonElement& e : spec.Document()) {
     if (e.name == "field") {
       if (!e.value.IsString())
-        return TypeError("BSON field '$densify.field' is the wrong type '" + TypeText(e.value) +
-                         "', expected type 'string'");
+        return TypeMismatch("BSON field '$densify.field' is the wrong type '" + TypeText(e.value) +
+                            "', expected type 'string'");
       s.field = e.value.String();
-      MAYFLY_TRY(s.path, SplitPath(s.field, "field"));
+      MAYFLY_TRY(s.path, SplitFieldPath(s.field, "field"));
     } else if (e.name == "partitionByFields") {
       if (!e.value.IsArray())
-        return TypeError("BSON field '$densify.partitionByFields' is the wrong type '" +
-                         TypeText(e.value) + "', expected type 'array'");
+        return TypeMismatch("BSON field '$densify.partitionByFields' is the wrong type '" +
+                            TypeText(e.value) + "', expected type 'array'");
       fields = e.value;
     } else if (e.name == "range") {
       if (!e.value.IsDocument())
-        return TypeError("BSON field '$densify.range' is the wrong type '" + TypeText(e.value) +
-                         "', expected type 'object'");
+        return TypeMismatch("BSON field '$densify.range' is the wrong type '" + TypeText(e.value) +
+                            "', expected type 'object'");
       range = e.value;
     } else {
       return Error{ErrorCode::kUnknownField,
@@ -351,9 +350,11 @@ Result<void> ParseDensifyStage(StageParser& p, BsonValue spec) {
     BsonBuilder by(bytes);
     for (const BsonElement& e : fields.Document()) {
       if (!e.value.IsString())
-        return TypeError("BSON field '$densify.partitionByFields." + std::string(e.name) +
-                         "' is the wrong type '" + TypeText(e.value) + "', expected type 'string'");
-      MAYFLY_TRY(std::vector<std::string> path, SplitPath(e.value.String(), "partitionByFields"));
+        return TypeMismatch("BSON field '$densify.partitionByFields." + std::string(e.name) +
+                            "' is the wrong type '" + TypeText(e.value) +
+                            "', expected type 'string'");
+      MAYFLY_TRY(std::vector<std::string> path,
+                 SplitFieldPath(e.value.String(), "partitionByFields"));
       if (PathsOverlap(e.value.String(), s.field))
         return LocationError(8993000,
                              "BSON field '$densify.partitionByFields' must not contain "

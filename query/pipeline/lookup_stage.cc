@@ -8,8 +8,6 @@
 namespace mayfly {
 namespace {
 
-Error Bad(std::string message) { return Error{ErrorCode::kFailedToParse, std::move(message)}; }
-
 struct LookupSpec {
   std::string from;  ///< empty: the pipeline makes its own documents
   std::string as;
@@ -514,7 +512,8 @@ std::optional<bool> LookupTouches(const PipelineStage& stage, std::string_view p
 
 Result<void> ParseLookupStage(StageParser& p, BsonValue spec) {
   if (!spec.IsDocument())
-    return Bad("the $lookup stage specification must be an object, but found " + TypeText(spec));
+    return FailedToParse("the $lookup stage specification must be an object, but found " +
+                         TypeText(spec));
   LookupSpec lookup;
   bool has_from = false, has_let = false;
   for (const BsonElement& e : spec.Document()) {
@@ -525,8 +524,8 @@ Result<void> ParseLookupStage(StageParser& p, BsonValue spec) {
     }
     if (e.name == "let") {
       if (!e.value.IsDocument())
-        return Bad("$lookup argument 'let: " + ValueText(e.value) +
-                   "' must be an object, is type " + TypeText(e.value));
+        return FailedToParse("$lookup argument 'let: " + ValueText(e.value) +
+                             "' must be an object, is type " + TypeText(e.value));
       has_let = true;
       for (const BsonElement& v : e.value.Document()) {
         MAYFLY_TRY(CheckVariableName(v.name));
@@ -537,10 +536,11 @@ Result<void> ParseLookupStage(StageParser& p, BsonValue spec) {
     }
     bool known =
         e.name == "from" || e.name == "as" || e.name == "localField" || e.name == "foreignField";
-    if (!known) return Bad("unknown argument to $lookup: " + std::string(e.name));
+    if (!known) return FailedToParse("unknown argument to $lookup: " + std::string(e.name));
     if (!e.value.IsString())
-      return Bad("$lookup argument '" + std::string(e.name) + "' must be a string, found " +
-                 ValueText(e.value) + ": " + TypeText(e.value));
+      return FailedToParse("$lookup argument '" + std::string(e.name) +
+                           "' must be a string, found " + ValueText(e.value) + ": " +
+                           TypeText(e.value));
     std::string text(e.value.String());
     if (e.name == "from") {
       if (text.empty())
@@ -560,18 +560,19 @@ Result<void> ParseLookupStage(StageParser& p, BsonValue spec) {
       lookup.foreign = text;
     }
   }
-  if (lookup.as.empty()) return Bad("must specify 'as' field for a $lookup");
+  if (lookup.as.empty()) return FailedToParse("must specify 'as' field for a $lookup");
   if (lookup.local.empty() != lookup.foreign.empty())
-    return Bad(
+    return FailedToParse(
         "$lookup requires both or neither of 'localField' and 'foreignField' to be specified");
   if (!lookup.pipeline && lookup.local.empty())
-    return Bad(
+    return FailedToParse(
         "$lookup requires either 'pipeline' or both 'localField' and 'foreignField' to be "
         "specified");
   if (has_let && !lookup.pipeline)
-    return Bad("$lookup with a 'let' argument must also specify 'pipeline'");
+    return FailedToParse("$lookup with a 'let' argument must also specify 'pipeline'");
   if (!has_from && !lookup.pipeline)
-    return Bad("missing 'from' option to $lookup stage specification: " + ValueText(spec));
+    return FailedToParse("missing 'from' option to $lookup stage specification: " +
+                         ValueText(spec));
   if (has_from) lookup.namespaces.insert(JoinNamespace(p.context.options.db, lookup.from));
   if (lookup.pipeline) {
     // Checked now, with variables that have no values yet; parsed for each set of values when it

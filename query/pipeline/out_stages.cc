@@ -43,8 +43,8 @@ Result<Target> ParseTarget(BsonValue v, const PipelineOptions& options, const st
     for (const BsonElement& e : v.Document()) {
       if (e.name == "timeseries" && what == "$out") {
         if (!e.value.IsDocument())
-          return TypeError("BSON field '$out.timeseries' is the wrong type '" + TypeText(e.value) +
-                           "', expected type 'object'");
+          return TypeMismatch("BSON field '$out.timeseries' is the wrong type '" +
+                              TypeText(e.value) + "', expected type 'object'");
         if (options.check_series != nullptr) {
           MAYFLY_TRY(options.check_series(e.value.Document()));
         }
@@ -55,8 +55,9 @@ Result<Target> ParseTarget(BsonValue v, const PipelineOptions& options, const st
         return Error{ErrorCode::kUnknownField,
                      "BSON field '" + what + "." + std::string(e.name) + "' is an unknown field."};
       if (!e.value.IsString())
-        return TypeError("BSON field '" + what + "." + std::string(e.name) +
-                         "' is the wrong type '" + TypeText(e.value) + "', expected type 'string'");
+        return TypeMismatch("BSON field '" + what + "." + std::string(e.name) +
+                            "' is the wrong type '" + TypeText(e.value) +
+                            "', expected type 'string'");
       (e.name == "db" ? t.db : t.collection) = e.value.String();
     }
   } else {
@@ -82,8 +83,7 @@ Result<void> CheckStorable(BsonView doc) {
                                                      " is invalid. Size must be between 0 and " +
                                                      std::to_string(kMaxBsonUserSize) + "(16MB)"};
   if (NestingDepth(doc.AsValue()) <= kMaxBsonDepth) return Ok();
-  return Error{ErrorCode::kOverflow,
-               "Document exceeds maximum nesting depth of " + std::to_string(kMaxBsonDepth)};
+  return DocumentTooDeep();
 }
 
 class WriterStage : public PipelineStage {
@@ -486,8 +486,8 @@ Result<void> ParseMergeVariables(BsonValue let, VariableScope& scope, MergeSpec*
     return LocationError(51199, "Cannot use 'let' variables with 'whenMatched: " +
                                     NameOf(merge->matched) + "' mode");
   if (!let.IsDocument())
-    return TypeError("BSON field '$merge.let' is the wrong type '" + TypeText(let) +
-                     "', expected type 'object'");
+    return TypeMismatch("BSON field '$merge.let' is the wrong type '" + TypeText(let) +
+                        "', expected type 'object'");
   for (const BsonElement& e : let.Document()) {
     MAYFLY_TRY(CheckVariableName(e.name));
     MAYFLY_TRY(ExpressionPtr x, ParseExpression(e.value, scope));

@@ -12,7 +12,7 @@ namespace mayfly {
 namespace {
 
 constexpr int kMaxStages = 1000;
-constexpr int kMaxDepth = 20;  ///< of pipelines within pipelines
+constexpr int kMaxPipelineDepth = 20;  ///< of pipelines within pipelines
 
 constexpr StageRow kStages[] = {
     {"$_internalInhibitOptimization", 0, nullptr, "Internal."},
@@ -100,7 +100,7 @@ const StageRow* FindStage(std::string_view name) {
 
 Result<void> CheckStageArray(BsonValue v, std::string_view what) {
   if (!v.IsArray())
-    return TypeError("'" + std::string(what) + "' option must be specified as an array");
+    return TypeMismatch("'" + std::string(what) + "' option must be specified as an array");
   return Ok();
 }
 
@@ -109,10 +109,10 @@ class PipelineParser {
   static Result<std::unique_ptr<Pipeline>> Parse(
       BsonView stages, const PipelineOptions& options,
       std::vector<std::pair<std::string, Value>> variables, const SubPipelineSpec* sub, int depth) {
-    if (depth > kMaxDepth)
-      return Error{
-          ErrorCode::kMaxSubPipelineDepthExceeded,
-          "Maximum number of nested sub-pipelines exceeded. Limit is " + std::to_string(kMaxDepth)};
+    if (depth > kMaxPipelineDepth)
+      return Error{ErrorCode::kMaxSubPipelineDepthExceeded,
+                   "Maximum number of nested sub-pipelines exceeded. Limit is " +
+                       std::to_string(kMaxPipelineDepth)};
     std::unique_ptr<Pipeline> pipeline(new Pipeline());
     PipelineContext& context = *pipeline->context_;
     context.options = options;
@@ -133,7 +133,7 @@ class PipelineParser {
         return LocationError(7749501, "Pipeline length must be no longer than " +
                                           std::to_string(kMaxStages) + " stages");
       if (!e.value.IsDocument())
-        return TypeError("Each element of the 'pipeline' array must be an object");
+        return TypeMismatch("Each element of the 'pipeline' array must be an object");
       BsonView stage = e.value.Document();
       if (stage.Count() != 1)
         return LocationError(

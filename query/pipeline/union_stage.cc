@@ -7,8 +7,6 @@
 namespace mayfly {
 namespace {
 
-Error Bad(std::string message) { return Error{ErrorCode::kFailedToParse, std::move(message)}; }
-
 // --- $unionWith ---
 
 class UnionWithStage final : public PipelineStage {
@@ -216,8 +214,8 @@ Result<void> ParseUnionWithStage(StageParser& p, BsonValue spec) {
     for (const BsonElement& e : spec.Document()) {
       if (e.name == "coll") {
         if (!e.value.IsString())
-          return TypeError("BSON field '$unionWith.coll' is the wrong type '" + TypeText(e.value) +
-                           "', expected type 'string'");
+          return TypeMismatch("BSON field '$unionWith.coll' is the wrong type '" +
+                              TypeText(e.value) + "', expected type 'string'");
         collection = e.value.String();
       } else if (e.name == "pipeline") {
         MAYFLY_TRY(CheckStageArray(e.value, "pipeline"));
@@ -228,11 +226,12 @@ Result<void> ParseUnionWithStage(StageParser& p, BsonValue spec) {
       }
     }
   } else {
-    return Bad("the $unionWith stage specification must be an object or string, but found " +
-               TypeText(spec));
+    return FailedToParse(
+        "the $unionWith stage specification must be an object or string, but found " +
+        TypeText(spec));
   }
   if (collection.empty() && stages.view().First().value.type() != BsonType::kDocument)
-    return Bad(
+    return FailedToParse(
         "$unionWith stage without explicit collection must have a pipeline with $documents as "
         "first stage");
   if (!collection.empty()) {
@@ -247,8 +246,8 @@ Result<void> ParseUnionWithStage(StageParser& p, BsonValue spec) {
 
 Result<void> ParseGraphLookupStage(StageParser& p, BsonValue spec) {
   if (!spec.IsDocument())
-    return Bad("the $graphLookup stage specification must be an object, but found " +
-               TypeText(spec));
+    return FailedToParse("the $graphLookup stage specification must be an object, but found " +
+                         TypeText(spec));
   GraphSpec graph;
   for (const BsonElement& e : spec.Document()) {
     if (e.name == "startWith") {

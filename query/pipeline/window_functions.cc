@@ -11,8 +11,6 @@
 namespace mayfly {
 namespace {
 
-Error Malformed(std::string message) { return {ErrorCode::kFailedToParse, std::move(message)}; }
-
 Result<void> CheckInterrupt(EvalContext& ctx) {
   return ctx.op ? ctx.op->CheckInterrupt() : Result<void>(Ok());
 }
@@ -513,12 +511,13 @@ Result<Value> ConstantOf(BsonValue v, VariableScope& scope, std::string_view wha
 /// Reads {name: value, …}, each of `names` at most once and nothing else.
 Result<std::vector<BsonValue>> NamedArguments(std::string_view op, BsonValue v,
                                               std::initializer_list<std::string_view> names) {
-  if (!v.IsDocument()) return Malformed("Argument to " + std::string(op) + " must be an object");
+  if (!v.IsDocument())
+    return FailedToParse("Argument to " + std::string(op) + " must be an object");
   std::vector<BsonValue> out(names.size());
   for (const BsonElement& e : v.Document()) {
     auto it = std::find(names.begin(), names.end(), e.name);
     if (it == names.end())
-      return Malformed(std::string(op) + " got unexpected argument: " + std::string(e.name));
+      return FailedToParse(std::string(op) + " got unexpected argument: " + std::string(e.name));
     out[static_cast<size_t>(it - names.begin())] = e.value;
   }
   return out;
@@ -535,9 +534,10 @@ Result<WindowBounds::End> ParseEnd(BsonValue v, bool range, bool dates) {
   }
   int64_t whole = 0;
   if (!v.IsNumber() || ((!range || dates) && !v.ExactInt64(&whole)))
-    return Malformed(std::string(range ? "Range" : "Numeric document") +
-                     "-based bounds must be 'unbounded', 'current' or " +
-                     (range && !dates ? "a number" : "an integer") + ", but found " + ValueText(v));
+    return FailedToParse(std::string(range ? "Range" : "Numeric document") +
+                         "-based bounds must be 'unbounded', 'current' or " +
+                         (range && !dates ? "a number" : "an integer") + ", but found " +
+                         ValueText(v));
   end.offset = Value::Copy(v);
   return end;
 }
@@ -547,7 +547,7 @@ Result<WindowBounds::End> ParseEnd(BsonValue v, bool range, bool dates) {
 Result<WindowBounds> WindowBounds::Parse(BsonValue spec, const SortPattern& sort) {
   WindowBounds b;
   if (spec.missing()) return b;
-  if (!spec.IsDocument()) return Malformed("'window' field must be an object");
+  if (!spec.IsDocument()) return FailedToParse("'window' field must be an object");
   BsonValue documents, range, unit;
   for (const BsonElement& e : spec.Document()) {
     if (e.name == "documents")
@@ -557,22 +557,23 @@ Result<WindowBounds> WindowBounds::Parse(BsonValue spec, const SortPattern& sort
     else if (e.name == "unit")
       unit = e.value;
     else
-      return Malformed("'window' field can only contain 'documents', 'range' and 'unit', not '" +
-                       std::string(e.name) + "'");
+      return FailedToParse(
+          "'window' field can only contain 'documents', 'range' and 'unit', not '" +
+          std::string(e.name) + "'");
   }
   if (!documents.missing() && !range.missing())
-    return Malformed("Window bounds can specify either 'documents' or 'range', not both");
+    return FailedToParse("Window bounds can specify either 'documents' or 'range', not both");
   if (!unit.missing()) {
-    if (range.missing()) return Malformed("Window bounds can only specify 'unit' with 'range'");
-    if (!unit.IsString()) return Malformed("'unit' must be a string");
+    if (range.missing()) return FailedToParse("Window bounds can only specify 'unit' with 'range'");
+    if (!unit.IsString()) return FailedToParse("'unit' must be a string");
     b.unit = ParseDateUnit(unit.String());
-    if (!b.unit) return Malformed("unknown time unit value: " + std::string(unit.String()));
+    if (!b.unit) return FailedToParse("unknown time unit value: " + std::string(unit.String()));
   }
   const BsonValue ends = documents.missing() ? range : documents;
   if (ends.missing()) return b;
   const bool is_range = documents.missing();
   if (!ends.IsArray() || ends.Document().Count() != 2)
-    return Malformed("Window bounds must be a 2-element array: " + ValueText(ends));
+    return FailedToParse("Window bounds must be a 2-element array: " + ValueText(ends));
   const std::vector<BsonValue> both = Elements(ends);
   b.kind = is_range ? Kind::kRange : Kind::kDocuments;
   MAYFLY_TRY(b.low, ParseEnd(both[0], is_range, b.unit.has_value()));
@@ -593,7 +594,7 @@ Result<WindowBounds> WindowBounds::Parse(BsonValue spec, const SortPattern& sort
 
 namespace {
 
-using Made = std::unique_ptr<WindowFunction>;
+using FunctionPtr = std::unique_ptr<WindowFunction>;
 
 /// The input of the parser of one window function.
 struct FunctionParser {
@@ -620,67 +621,68 @@ struct FunctionParser {
   }
 };
 
-Result<Made> ParseRank(const FunctionParser& p) {
+Result<FunctionPtr> ParseRank(const FunctionParser& p) {
   const bool number = p.name == "$documentNumber";
   MAYFLY_TRY(p.NoWindow(5371601));
   MAYFLY_TRY(p.NeedsSort(5371602, !number));
   if (!p.function.value.IsDocument() || !p.function.value.Document().empty())
     return LocationError(5371603, p.name + " must be specified with '{}' as the value");
-  return Made(std::make_unique<RankWindow>(number              ? RankWindow::Kind::kNumber
-                                           : p.name == "$rank" ? RankWindow::Kind::kRank
-                                                               : RankWindow::Kind::kDense,
-                                           p.sort));
+  return FunctionPtr(std::make_unique<RankWindow>(number              ? RankWindow::Kind::kNumber
+                                                  : p.name == "$rank" ? RankWindow::Kind::kRank
+                                                                      : RankWindow::Kind::kDense,
+                                                  p.sort));
 }
 
-Result<Made> ParseShift(const FunctionParser& p) {
+Result<FunctionPtr> ParseShift(const FunctionParser& p) {
   MAYFLY_TRY(p.NoWindow(9));
   MAYFLY_TRY(p.NeedsSort(9, false));
   MAYFLY_TRY(std::vector<BsonValue> a,
              NamedArguments(p.name, p.function.value, {"output", "by", "default"}));
-  if (a[0].missing() || a[1].missing()) return Malformed("$shift requires 'output' and 'by'");
+  if (a[0].missing() || a[1].missing()) return FailedToParse("$shift requires 'output' and 'by'");
   int64_t by = 0;
   if (!a[1].IsNumber() || !a[1].ExactInt64(&by) || std::abs(by) > INT32_MAX)
-    return Malformed("'$shift:by' field must be an integer, but found by: " + ValueText(a[1]));
+    return FailedToParse("'$shift:by' field must be an integer, but found by: " + ValueText(a[1]));
   Value otherwise = Value::Null();
   if (!a[2].missing()) {
     MAYFLY_TRY(otherwise, ConstantOf(a[2], p.scope, "'$shift:default'"));
   }
   MAYFLY_TRY(ExpressionPtr output, ParseExpression(a[0], p.scope));
-  return Made(std::make_unique<ShiftWindow>(std::move(output), by, std::move(otherwise)));
+  return FunctionPtr(std::make_unique<ShiftWindow>(std::move(output), by, std::move(otherwise)));
 }
 
-Result<Made> ParseMovingAverage(const FunctionParser& p) {
+Result<FunctionPtr> ParseMovingAverage(const FunctionParser& p) {
   MAYFLY_TRY(p.NoWindow(9));
   MAYFLY_TRY(p.NeedsSort(9, false));
   MAYFLY_TRY(std::vector<BsonValue> a,
              NamedArguments(p.name, p.function.value, {"input", "N", "alpha"}));
   if (a[0].missing() || a[1].missing() == a[2].missing())
-    return Malformed("$expMovingAvg requires 'input' and exactly one of 'N' and 'alpha'");
+    return FailedToParse("$expMovingAvg requires 'input' and exactly one of 'N' and 'alpha'");
   Value alpha;
   if (!a[1].missing()) {
     int64_t n = 0;
     if (!a[1].IsNumber() || !a[1].ExactInt64(&n) || n <= 0)
-      return Malformed("'N' must be a positive integer, but found " + ValueText(a[1]));
+      return FailedToParse("'N' must be a positive integer, but found " + ValueText(a[1]));
     alpha = Value::Decimal(
         decimal128::Divide(decimal128::FromInt64(2),
                            decimal128::Add(decimal128::FromInt64(n), decimal128::FromInt64(1))));
   } else {
     if (!a[2].IsNumber() || !(a[2].NumberAsDouble() > 0 && a[2].NumberAsDouble() < 1))
-      return Malformed("'alpha' must be between 0 and 1 (exclusive), but found " + ValueText(a[2]));
+      return FailedToParse("'alpha' must be between 0 and 1 (exclusive), but found " +
+                           ValueText(a[2]));
     alpha = Value::Copy(a[2]);
   }
   MAYFLY_TRY(ExpressionPtr input, ParseExpression(a[0], p.scope));
-  return Made(
+  return FunctionPtr(
       std::make_unique<MovingAverageWindow>(std::move(input), std::move(alpha), !a[1].missing()));
 }
 
-Result<Made> ParseSlope(const FunctionParser& p) {
+Result<FunctionPtr> ParseSlope(const FunctionParser& p) {
   const bool integral = p.name == "$integral";
   if (!integral && p.window.missing())
-    return Malformed("$derivative requires explicit window bounds");
+    return FailedToParse("$derivative requires explicit window bounds");
   MAYFLY_TRY(p.NeedsSort(9, true));
   MAYFLY_TRY(std::vector<BsonValue> a, NamedArguments(p.name, p.function.value, {"input", "unit"}));
-  if (a[0].missing()) return Malformed(p.name + " requires an 'input' expression");
+  if (a[0].missing()) return FailedToParse(p.name + " requires an 'input' expression");
   std::optional<DateUnit> unit;
   if (!a[1].missing()) {
     if (a[1].IsString()) unit = ParseDateUnit(a[1].String());
@@ -689,50 +691,51 @@ Result<Made> ParseSlope(const FunctionParser& p) {
   }
   MAYFLY_TRY(ExpressionPtr input, ParseExpression(a[0], p.scope));
   MAYFLY_TRY(WindowFinder finder, p.Bounds());
-  return Made(std::make_unique<SlopeWindow>(integral, std::move(input), unit, p.sort,
-                                            std::move(finder), p.scope));
+  return FunctionPtr(std::make_unique<SlopeWindow>(integral, std::move(input), unit, p.sort,
+                                                   std::move(finder), p.scope));
 }
 
-Result<Made> ParseCovariance(const FunctionParser& p) {
+Result<FunctionPtr> ParseCovariance(const FunctionParser& p) {
   MAYFLY_TRY(ExpressionPtr pair, ParseExpression(p.function.value, p.scope));
   MAYFLY_TRY(WindowFinder finder, p.Bounds());
-  return Made(std::make_unique<CovarianceWindow>(p.name == "$covarianceSamp", std::move(pair),
-                                                 std::move(finder)));
+  return FunctionPtr(std::make_unique<CovarianceWindow>(p.name == "$covarianceSamp",
+                                                        std::move(pair), std::move(finder)));
 }
 
-Result<Made> ParseFill(const FunctionParser& p) {
+Result<FunctionPtr> ParseFill(const FunctionParser& p) {
   const bool linear = p.name == "$linearFill";
   MAYFLY_TRY(p.NoWindow(9));
   if (linear) {
     MAYFLY_TRY(p.NeedsSort(605001, true));
   }
   MAYFLY_TRY(ExpressionPtr input, ParseExpression(p.function.value, p.scope));
-  return Made(std::make_unique<FillWindow>(std::move(input), linear ? &p.sort : nullptr, p.scope));
+  return FunctionPtr(
+      std::make_unique<FillWindow>(std::move(input), linear ? &p.sort : nullptr, p.scope));
 }
 
-Result<Made> ParseAccumulatorWindow(const FunctionParser& p) {
+Result<FunctionPtr> ParseAccumulatorWindow(const FunctionParser& p) {
   if (!FindAccumulator(p.name) || p.name == "$mergeObjects")
-    return Malformed("Unrecognized window function, " + p.name);
+    return FailedToParse("Unrecognized window function, " + p.name);
   const BsonDocument accumulator = BuildBson([&](BsonBuilder& b) { b.Append(p.function); });
   MAYFLY_TRY(AccumulatorField parsed,
              AccumulatorField::Parse("window", accumulator.view().AsValue(), p.scope));
   MAYFLY_TRY(WindowFinder finder, p.Bounds());
-  return Made(std::make_unique<AccumulatorWindow>(std::move(parsed), std::move(finder)));
+  return FunctionPtr(std::make_unique<AccumulatorWindow>(std::move(parsed), std::move(finder)));
 }
 
 /// The functions that are for windows alone; every other name is that of an accumulator.
-constexpr std::pair<std::string_view, Result<Made> (*)(const FunctionParser&)> kFunctions[] = {
-    {"$covariancePop", &ParseCovariance},
-    {"$covarianceSamp", &ParseCovariance},
-    {"$denseRank", &ParseRank},
-    {"$derivative", &ParseSlope},
-    {"$documentNumber", &ParseRank},
-    {"$expMovingAvg", &ParseMovingAverage},
-    {"$integral", &ParseSlope},
-    {"$linearFill", &ParseFill},
-    {"$locf", &ParseFill},
-    {"$rank", &ParseRank},
-    {"$shift", &ParseShift}};
+constexpr std::pair<std::string_view, Result<FunctionPtr> (*)(const FunctionParser&)> kFunctions[] =
+    {{"$covariancePop", &ParseCovariance},
+     {"$covarianceSamp", &ParseCovariance},
+     {"$denseRank", &ParseRank},
+     {"$derivative", &ParseSlope},
+     {"$documentNumber", &ParseRank},
+     {"$expMovingAvg", &ParseMovingAverage},
+     {"$integral", &ParseSlope},
+     {"$linearFill", &ParseFill},
+     {"$locf", &ParseFill},
+     {"$rank", &ParseRank},
+     {"$shift", &ParseShift}};
 
 }  // namespace
 
@@ -741,7 +744,8 @@ Result<std::unique_ptr<WindowFunction>> WindowFunction::Parse(std::string_view f
                                                               const SortPattern& sort,
                                                               VariableScope& scope) {
   const std::string quoted = "The field '" + std::string(field) + "'";
-  if (!spec.IsDocument()) return Malformed(quoted + " must be an object with a window function");
+  if (!spec.IsDocument())
+    return FailedToParse(quoted + " must be an object with a window function");
   BsonElement function;
   BsonValue window;
   for (const BsonElement& e : spec.Document()) {
@@ -749,15 +753,15 @@ Result<std::unique_ptr<WindowFunction>> WindowFunction::Parse(std::string_view f
       window = e.value;
     } else if (e.name.starts_with('$')) {
       if (!function.name.empty())
-        return Malformed("Cannot specify two functions in window function spec: " +
-                         ValueText(spec));
+        return FailedToParse("Cannot specify two functions in window function spec: " +
+                             ValueText(spec));
       function = e;
     } else {
-      return Malformed("Window function found an unknown argument: " + std::string(e.name));
+      return FailedToParse("Window function found an unknown argument: " + std::string(e.name));
     }
   }
   if (function.name.empty())
-    return Malformed("Expected a $-prefixed window function, " + ValueText(spec));
+    return FailedToParse("Expected a $-prefixed window function, " + ValueText(spec));
   const FunctionParser parser{std::string(function.name), function, window, sort, scope};
   for (const auto& [name, parse] : kFunctions)
     if (name == function.name) return parse(parser);

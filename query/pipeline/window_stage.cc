@@ -8,8 +8,6 @@
 namespace mayfly {
 namespace {
 
-Error Malformed(std::string message) { return {ErrorCode::kFailedToParse, std::move(message)}; }
-
 /// One output field.
 struct WindowOutput {
   std::vector<std::string> path;
@@ -108,7 +106,9 @@ class WindowStage final : public PipelineStage {
 };
 
 /// A dotted path of an output field. Errors: FailedToParse 9.
-Result<std::vector<std::string>> SplitPath(std::string_view path) {
+Result<std::vector<std::string>> SplitOutputPath(std::string_view path) {
+  if (path.find('\0') != path.npos)
+    return LocationError(16411, "FieldPath field names may not contain '\\0'.");
   std::vector<std::string> parts;
   for (size_t from = 0;;) {
     const size_t dot = std::min(path.find('.', from), path.size());
@@ -131,8 +131,8 @@ Result<std::vector<std::string>> SplitPath(std::string_view path) {
 /// {partitionBy: expression, sortBy: {…}, output: {path: {$function: …, window: {…}}, …}}
 Result<void> ParseSetWindowFieldsStage(StageParser& p, BsonValue spec) {
   if (!spec.IsDocument())
-    return Malformed("the $setWindowFields stage specification must be an object, found " +
-                     TypeText(spec));
+    return FailedToParse("the $setWindowFields stage specification must be an object, found " +
+                         TypeText(spec));
   BsonValue partition_by, output;
   SortPattern sort;
   for (const BsonElement& e : spec.Document()) {
@@ -140,15 +140,15 @@ Result<void> ParseSetWindowFieldsStage(StageParser& p, BsonValue spec) {
       partition_by = e.value;
     } else if (e.name == "sortBy") {
       if (!e.value.IsDocument())
-        return TypeError("BSON field '$setWindowFields.sortBy' is the wrong type '" +
-                         TypeText(e.value) + "', expected type 'object'");
+        return TypeMismatch("BSON field '$setWindowFields.sortBy' is the wrong type '" +
+                            TypeText(e.value) + "', expected type 'object'");
       if (e.value.Document().empty()) continue;
       MAYFLY_TRY(sort, SortPattern::Parse(e.value.Document()));
-      if (sort.needs_metadata()) return Malformed("$setWindowFields cannot sort by $meta");
+      if (sort.needs_metadata()) return FailedToParse("$setWindowFields cannot sort by $meta");
     } else if (e.name == "output") {
       if (!e.value.IsDocument())
-        return TypeError("BSON field '$setWindowFields.output' is the wrong type '" +
-                         TypeText(e.value) + "', expected type 'object'");
+        return TypeMismatch("BSON field '$setWindowFields.output' is the wrong type '" +
+                            TypeText(e.value) + "', expected type 'object'");
       output = e.value;
     } else {
       return Error{ErrorCode::kUnknownField, "BSON field '$setWindowFields." + std::string(e.name) +
@@ -166,7 +166,7 @@ Result<void> ParseSetWindowFieldsStage(StageParser& p, BsonValue spec) {
   std::vector<std::string_view> paths;
   for (const BsonElement& e : output.Document()) {
     WindowOutput o;
-    MAYFLY_TRY(o.path, SplitPath(e.name));
+    MAYFLY_TRY(o.path, SplitOutputPath(e.name));
     for (std::string_view other : paths)
       if (PathsOverlap(other, e.name))
         return LocationError(40176,
@@ -195,15 +195,16 @@ Result<void> CheckFillOrder(StageParser& p, BsonValue partition_by, BsonValue pa
   if (!partition_fields.missing()) {
     for (const BsonElement& f : partition_fields.Document()) {
       if (!f.value.IsString())
-        return TypeError("BSON field '$fill.partitionByFields." + std::string(f.name) +
-                         "' is the wrong type '" + TypeText(f.value) + "', expected type 'string'");
-      MAYFLY_TRY(SplitPath(f.value.String()));
+        return TypeMismatch("BSON field '$fill.partitionByFields." + std::string(f.name) +
+                            "' is the wrong type '" + TypeText(f.value) +
+                            "', expected type 'string'");
+      MAYFLY_TRY(SplitOutputPath(f.value.String()));
     }
   }
   if (sort_by.missing()) return Ok();
   if (!sort_by.IsDocument())
-    return TypeError("BSON field '$fill.sortBy' is the wrong type '" + TypeText(sort_by) +
-                     "', expected type 'object'");
+    return TypeMismatch("BSON field '$fill.sortBy' is the wrong type '" + TypeText(sort_by) +
+                        "', expected type 'object'");
   if (sort_by.Document().empty()) return Ok();
   MAYFLY_TRY(SortPattern::Parse(sort_by.Document()));
   return Ok();
@@ -215,18 +216,19 @@ Result<void> CheckFillOrder(StageParser& p, BsonValue partition_by, BsonValue pa
 /// "locf"}}} is a $setWindowFields of the methods and a $set of the values.
 Result<void> ParseFillStage(StageParser& p, BsonValue spec) {
   if (!spec.IsDocument())
-    return Malformed("The $fill stage specification must be an object, found " + TypeText(spec));
+    return FailedToParse("The $fill stage specification must be an object, found " +
+                         TypeText(spec));
   BsonValue partition_by, partition_fields, sort_by, output;
   for (const BsonElement& e : spec.Document()) {
     if (e.name == "partitionBy") {
       if (!e.value.IsDocument() && !e.value.IsString())
-        return TypeError("BSON field '$fill.partitionBy' is the wrong type '" + TypeText(e.value) +
-                         "', expected types '[string, object]'");
+        return TypeMismatch("BSON field '$fill.partitionBy' is the wrong type '" +
+                            TypeText(e.value) + "', expected types '[string, object]'");
       partition_by = e.value;
     } else if (e.name == "partitionByFields") {
       if (!e.value.IsArray())
-        return TypeError("BSON field '$fill.partitionByFields' is the wrong type '" +
-                         TypeText(e.value) + "', expected type 'array'");
+        return TypeMismatch("BSON field '$fill.partitionByFields' is the wrong type '" +
+                            TypeText(e.value) + "', expected type 'array'");
       partition_fields = e.value;
     } else if (e.name == "sortBy") {
       sort_by = e.value;
@@ -241,8 +243,8 @@ Result<void> ParseFillStage(StageParser& p, BsonValue spec) {
     return Error{ErrorCode::kMissingField,
                  "BSON field '$fill.output' is missing but a required field"};
   if (!output.IsDocument())
-    return TypeError("BSON field '$fill.output' is the wrong type '" + TypeText(output) +
-                     "', expected type 'object'");
+    return TypeMismatch("BSON field '$fill.output' is the wrong type '" + TypeText(output) +
+                        "', expected type 'object'");
   if (output.Document().empty())
     return LocationError(6050203, "$fill's 'output' must contain at least one field");
   if (!partition_by.missing() && !partition_fields.missing())

@@ -22,7 +22,7 @@ bool IndexBounds::AllSinglePoints() const {
 namespace {
 
 /// As explain shows it; a long value is cut, between two characters.
-std::string Shown(const Interval& interval) {
+std::string ShownInterval(const Interval& interval) {
   constexpr size_t kLongest = 8 * 1024;
   std::string text = interval.ToString();
   if (text.size() <= kLongest) return text;
@@ -51,10 +51,10 @@ void IndexBounds::Explain(const IndexInfo& index, bool backward, BsonBuilder& ou
       }
       const Interval& at = intervals[reverse ? intervals.size() - 1 - n : n];
       if (!reverse) {
-        array.Append(Shown(at));
+        array.Append(ShownInterval(at));
         continue;
       }
-      array.Append(Shown({at.high, at.low, at.high_inclusive, at.low_inclusive}));
+      array.Append(ShownInterval({at.high, at.low, at.high_inclusive, at.low_inclusive}));
     }
   }
 }

@@ -26,7 +26,7 @@ int CompareHigh(const Interval& a, const Interval& b) {
   return static_cast<int>(a.high_inclusive) - static_cast<int>(b.high_inclusive);
 }
 
-std::string DoubleText(double d) {
+std::string DoubleAsShell(double d) {
   if (std::isnan(d)) return "nan.0";
   if (std::isinf(d)) return d > 0 ? "inf.0" : "-inf.0";
   char buffer[40];
@@ -73,7 +73,7 @@ std::string BoundText(BsonValue v) {
     case BsonType::kInt64:
       return std::to_string(v.Int64());
     case BsonType::kDouble:
-      return DoubleText(v.Double());
+      return DoubleAsShell(v.Double());
     case BsonType::kDecimal128:
       return decimal128::ToString(v.Decimal());
     case BsonType::kBool:

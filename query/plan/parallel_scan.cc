@@ -14,7 +14,8 @@ namespace {
 constexpr size_t kMostAhead = size_t{16} << 20;
 constexpr size_t kMostParts = 64;
 constexpr size_t kPartBytes = size_t{2} << 20;  ///< of records, after which a part ends
-constexpr int64_t kLook = 256;  ///< documents between two looks whether others need the processor
+/// Documents between two looks whether others need the processor.
+constexpr int64_t kLookDocuments = 256;
 constexpr int64_t kHelpMicros = 50'000;                ///< after which a helper ends its part
 constexpr auto kWait = std::chrono::milliseconds(10);  ///< between two checks for interrupts
 
@@ -244,7 +245,7 @@ void ParallelScan::Read(Shared& s, Part& part, Operation& op, bool helps, bool a
     if (part.examined >= 2 * s.source.part_documents || part.bytes.size() >= kPartBytes ||
         (helps && (s.alone.load(std::memory_order_relaxed) ||
                    (part.examined % 16 == 15 && s.clock.MonotonicMicros() >= until) ||
-                   (part.examined % kLook == kLook - 1 && s.helpers.Wanted())))) {
+                   (part.examined % kLookDocuments == kLookDocuments - 1 && s.helpers.Wanted())))) {
       part.rest.assign(key);
       return;
     }

@@ -61,7 +61,7 @@ void AppendSlice(const ProjectionField& f, std::string_view name, BsonValue v, B
   }
 }
 
-struct Applier {
+struct ProjectionApplier {
   ProjectionKind kind;
   EvalContext& ctx;
   Charge charge{ctx};  ///< what is written
@@ -223,7 +223,7 @@ Result<void> AppendPositional(BsonView doc, std::string_view path, int position,
   return Ok();
 }
 
-void SerializeNode(const ProjectionNode& node, BsonBuilder& out) {
+void SerializeProjection(const ProjectionNode& node, BsonBuilder& out) {
   for (const ProjectionField& f : node.fields) {
     switch (f.action) {
       case ProjectionAction::kInclude:
@@ -250,7 +250,7 @@ void SerializeNode(const ProjectionNode& node, BsonBuilder& out) {
         break;
       case ProjectionAction::kDescend: {
         BsonBuilder sub = out.OpenDocument(f.name);
-        SerializeNode(*f.below, sub);
+        SerializeProjection(*f.below, sub);
         break;
       }
     }
@@ -304,7 +304,7 @@ Result<void> ProjectionExecutor::Apply(BsonView doc, EvalContext& ctx, BsonBuild
     return Ok();
   }
   ctx.root = doc;
-  Applier applier{.kind = kind_, .ctx = ctx};
+  ProjectionApplier applier{.kind = kind_, .ctx = ctx};
   if (positional_path_.empty()) return applier.Node(*root_, doc, out);
 
   int position = -1;
@@ -359,7 +359,7 @@ std::string ProjectionExecutor::RenamedFrom(std::string_view field) const {
 void ProjectionExecutor::Serialize(BsonBuilder& out) const {
   if (identity_) return;
   if (kind_ == ProjectionKind::kInclusion && root_->Find("_id") < 0) out.Append("_id", false);
-  SerializeNode(*root_, out);
+  SerializeProjection(*root_, out);
 }
 
 }  // namespace mayfly

@@ -30,7 +30,7 @@ size_t FindPositional(std::string_view path) {
 }
 
 /// The parts of a dotted path of a specification. The fields of a DBRef may begin with a dollar.
-Result<std::vector<std::string_view>> SplitPath(std::string_view path) {
+Result<std::vector<std::string_view>> SplitSpecPath(std::string_view path) {
   if (path.empty()) return Located(40352, "FieldPath cannot be constructed with empty string");
   if (path.back() == '.') return Located(40353, "FieldPath must not end with a '.'.");
   if (path.find('\0') != path.npos)
@@ -96,7 +96,7 @@ class ProjectionParser {
 };
 
 Result<ProjectionField*> ProjectionParser::Add(std::string_view path, ProjectionAction action) {
-  MAYFLY_TRY(auto parts, SplitPath(path));
+  MAYFLY_TRY(auto parts, SplitSpecPath(path));
   ProjectionNode* node = result_->root_.get();
   MAYFLY_TRY(ParseWork::Step(1 + node->by_name.size() / 1024));
   // `taken`: the field that parts[i] meets.
@@ -138,7 +138,7 @@ Result<ProjectionField*> ProjectionParser::Add(std::string_view path, Projection
     node = f->below.get();
   }
   return Error{ErrorCode::kInternalError,
-               "a path without parts"};  // SplitPath answers one at least
+               "a path without parts"};  // SplitSpecPath answers one at least
 }
 
 Result<void> ProjectionParser::Element(const std::string& path, BsonValue v, int depth) {
@@ -438,7 +438,7 @@ Result<ProjectionPtr> ParseAddFields(BsonView spec, VariableScope& scope, std::s
 Result<ProjectionPtr> ParseUnset(BsonValue spec, VariableScope& scope) {
   ProjectionParser parser(ProjectionParser::Dialect::kProject, nullptr, scope);
   auto exclude = [&](BsonValue path) -> Result<void> {
-    // check_names: SplitPath looks
+    // check_names: SplitSpecPath looks
     Result<void> r = parser.Exclude(path.String());
     if (r.has_value()) return Ok();
     return InStage("$unset", std::move(r).error());

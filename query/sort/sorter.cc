@@ -171,7 +171,7 @@ enum : char {
   kHasIndexKey = 16
 };
 
-void AppendValue(std::string& out, BsonValue v) {
+void AppendTypedValue(std::string& out, BsonValue v) {
   out += static_cast<char>(v.type());
   uint32_t n = v.size();
   out.append(reinterpret_cast<const char*>(&n), 4).append(v.bytes());
@@ -203,9 +203,9 @@ void Pack(std::string& out, BsonView doc, const DocumentMetadata* m, const Value
   out += flags;
   if (flags & kHasExpireAt) out.append(reinterpret_cast<const char*>(&m->expire_at->millis), 8);
   if (flags & kHasTextScore) out.append(reinterpret_cast<const char*>(&*m->text_score), 8);
-  if (flags & kHasRecordId) AppendValue(out, m->record_id.view());
-  if (flags & kHasIndexKey) AppendValue(out, m->index_key.view());
-  if (flags & kHasSortKey) AppendValue(out, sort_key.view());
+  if (flags & kHasRecordId) AppendTypedValue(out, m->record_id.view());
+  if (flags & kHasIndexKey) AppendTypedValue(out, m->index_key.view());
+  if (flags & kHasSortKey) AppendTypedValue(out, sort_key.view());
   out.append(extra);
 }
 

@@ -31,7 +31,7 @@ Error Damaged() {
 }
 
 /// In front of each record.
-struct Head {
+struct RecordHead {
   uint32_t key_size = 0, payload_size = 0, crc = 0;
 };
 
@@ -120,8 +120,8 @@ Result<void> SpillFile::Charge(int64_t bytes) {
 }
 
 Result<void> SpillFile::Write(std::string_view key, std::string_view payload) {
-  const Head head{static_cast<uint32_t>(key.size()), static_cast<uint32_t>(payload.size()),
-                  CheckOf(bytes_, key, payload)};
+  const RecordHead head{static_cast<uint32_t>(key.size()), static_cast<uint32_t>(payload.size()),
+                        CheckOf(bytes_, key, payload)};
   const int64_t after = bytes_ + static_cast<int64_t>(sizeof head + key.size() + payload.size());
   if (after > charged_) {
     MAYFLY_TRY(Charge(after));
@@ -142,7 +142,7 @@ Result<void> SpillFile::Rewind() {
 
 Result<bool> SpillFile::Read(std::string* key, std::string* payload) {
   if (read_ == bytes_) return false;
-  Head head;
+  RecordHead head;
   const auto get = [this](void* to, size_t n) {
     return n == 0 || std::fread(to, n, 1, file_) == 1;
   };

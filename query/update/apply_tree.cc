@@ -5,6 +5,7 @@
 
 #include "protocol/bson_compare.h"
 #include "query/expression/element_text.h"
+#include "query/expression/insert_prepare.h"
 #include "query/update/update_node.h"
 #include "storage/operation.h"
 
@@ -13,8 +14,6 @@ namespace {
 
 /// Largest run of nulls an update puts before a new array element.
 constexpr int64_t kMaxPadding = 1'500'000;
-
-Error BadValue(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
 
 /// Which children of a node were found.
 class SeenSet {
@@ -36,10 +35,10 @@ class SeenSet {
   std::vector<bool> many_;
 };
 
-class Applier {
+class TreeApplier {
  public:
-  Applier(std::span<const ElementFilter> filters, const ApplyContext& ctx, int position,
-          std::string& out)
+  TreeApplier(std::span<const ElementFilter> filters, const ApplyContext& ctx, int position,
+              std::string& out)
       : filters_(filters), ctx_(ctx), out_(out) {
     if (position >= 0) {
       auto end = std::to_chars(position_, position_ + sizeof position_, position).ptr;
@@ -380,8 +379,7 @@ class Applier {
       return DollarPrefixed(std::string_view(at).substr(0, at.find('.')), at);
     }
     if (depth <= kMaxBsonDepth) return Ok();
-    return Error{ErrorCode::kOverflow,
-                 "Document exceeds maximum nesting depth of " + std::to_string(kMaxBsonDepth)};
+    return DocumentTooDeep();
   }
 
   std::span<const ElementFilter> filters_;
@@ -401,7 +399,7 @@ Result<bool> ApplyTree(const Node& root, std::span<const ElementFilter> filters,
                        const ApplyContext& ctx, int position, std::string* out) {
   out->clear();
   out->reserve(ctx.root.size() + 64);
-  return Applier(filters, ctx, position, *out).Run(root);
+  return TreeApplier(filters, ctx, position, *out).Run(root);
 }
 
 }  // namespace mayfly::update

@@ -15,9 +15,6 @@
 namespace mayfly::update {
 namespace {
 
-Error TypeMismatch(std::string message) { return {ErrorCode::kTypeMismatch, std::move(message)}; }
-Error BadValue(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
-Error FailedToParse(std::string message) { return {ErrorCode::kFailedToParse, std::move(message)}; }
 std::string TypeText(BsonValue v) { return std::string(BsonTypeName(v.type())); }
 
 /// Writes the array of `values` as the element of `t`.
@@ -321,7 +318,7 @@ Result<ElementOrder> ParseElementOrder(BsonValue v) {
 }
 
 /// True for `{$gt: 1}`, false for `{$or: […]}` and `{a: 1}`.
-bool IsOperatorDocument(BsonView doc) {
+bool IsValuePredicate(BsonView doc) {
   std::string_view first = doc.First().name;
   return first.starts_with('$') && first != "$and" && first != "$or" && first != "$nor" &&
          first != "$expr" && first != "$where" && first != "$comment" && first != "$jsonSchema" &&
@@ -373,7 +370,7 @@ Result<LeafPtr> ParsePop(const BsonElement& e, LeafParser&) {
 }
 
 Result<LeafPtr> ParsePull(const BsonElement& e, LeafParser& parser) {
-  if (e.value.IsDocument() && !IsOperatorDocument(e.value.Document())) {
+  if (e.value.IsDocument() && !IsValuePredicate(e.value.Document())) {
     MAYFLY_TRY(RefuseWholeDocumentOperators(e.value.Document()));
     MAYFLY_TRY(MatchPtr match, ParseMatch(e.value.Document(), {.scope = &parser.scope}));
     return LeafPtr(std::make_unique<PullDocumentLeaf>(std::move(match)));

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kFirstMillis = -62'167'219'200'000;  // 0000-01-01
 constexpr int64_t kLastMillis = 253'402'300'799'999;   // 9999-12-31T23:59:59.999
 
-Error Bad(std::string_view where, std::string_view what, BsonValue v) {
+Error BadExpire(std::string_view where, std::string_view what, BsonValue v) {
   return {ErrorCode::kBadValue,
           std::string(where) + " " + std::string(what) + ", but it is " + ToRelaxedJson(v)};
 }
@@ -55,19 +55,20 @@ Result<std::optional<ExpirySetting>> FromField(BsonValue v, const std::string& f
 Result<int64_t> ParseWholeSeconds(BsonValue v, int64_t max, std::string_view where) {
   if (!v.IsNumber()) return WrongType(where, v, "number");
   const double d = v.NumberAsDouble();
-  if (!std::isfinite(d)) return Bad(where, "must be a finite number of seconds", v);
-  if (d < 0) return Bad(where, "cannot be negative", v);
+  if (!std::isfinite(d)) return BadExpire(where, "must be a finite number of seconds", v);
+  if (d < 0) return BadExpire(where, "cannot be negative", v);
   int64_t n;
-  if (d >= 9.2e18) return Bad(where, "must be at most " + std::to_string(max) + " seconds", v);
-  if (!v.ExactInt64(&n)) return Bad(where, "must be a whole number of seconds", v);
-  if (n > max) return Bad(where, "must be at most " + std::to_string(max) + " seconds", v);
+  if (d >= 9.2e18)
+    return BadExpire(where, "must be at most " + std::to_string(max) + " seconds", v);
+  if (!v.ExactInt64(&n)) return BadExpire(where, "must be a whole number of seconds", v);
+  if (n > max) return BadExpire(where, "must be at most " + std::to_string(max) + " seconds", v);
   return n;
 }
 
 Result<ExpirySetting> ParseExpireAfter(BsonValue v, Instant now, std::string_view where) {
   MAYFLY_TRY(int64_t n, ParseWholeSeconds(v, INT64_MAX, where));
   if (SaturatingDeadline(now.millis, n) > kLastMillis)
-    return Bad(where, "must not reach beyond the year 9999", v);
+    return BadExpire(where, "must not reach beyond the year 9999", v);
   ExpirySetting s;
   s.kind = n == 0 ? ExpirySetting::Kind::kUnset : ExpirySetting::Kind::kAfter;
   s.seconds = n;
@@ -77,7 +78,7 @@ Result<ExpirySetting> ParseExpireAfter(BsonValue v, Instant now, std::string_vie
 Result<ExpirySetting> ParseExpireAt(BsonValue v, std::string_view where) {
   if (!v.IsDate()) return WrongType(where, v, "date");
   if (v.Date().millis < kFirstMillis || v.Date().millis > kLastMillis)
-    return Bad(where, "must lie in the years 0 to 9999", v);
+    return BadExpire(where, "must lie in the years 0 to 9999", v);
   ExpirySetting s;
   s.kind = ExpirySetting::Kind::kAt;
   s.at = v.Date();

@@ -12,9 +12,6 @@
 namespace mayfly::update {
 namespace {
 
-Error TypeMismatch(std::string message) { return {ErrorCode::kTypeMismatch, std::move(message)}; }
-Error BadValue(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
-
 /// Writes `v` unless the field already holds those very bytes.
 Effect Put(const Target& t, BsonValue v) {
   if (t.old.BinaryEquals(v)) return Effect::kUnchanged;

@@ -21,9 +21,6 @@ namespace {
 
 using update::Node;
 
-Error FailedToParse(std::string message) { return {ErrorCode::kFailedToParse, std::move(message)}; }
-Error BadValue(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
-
 std::string DottedName(std::string_view s) { return "'" + std::string(s) + "'"; }
 
 /// Checks an update's result; every kind of update passes it.
@@ -226,7 +223,7 @@ class OperatorUpdate final : public Update {
 // replacement
 
 /// `_id` of `old` (or `id` when there is none), then `body`, a run of elements without `_id`.
-void Replace(BsonView old, BsonValue id, std::string_view body, std::string* out) {
+void ReplaceDocument(BsonView old, BsonValue id, std::string_view body, std::string* out) {
   BsonValue old_id = old["_id"];
   out->clear();
   out->reserve(body.size() + old_id.size() + id.size() + 16);
@@ -239,11 +236,6 @@ void Replace(BsonView old, BsonValue id, std::string_view body, std::string* out
 /// A level takes 7 bytes at least: most documents need no look at all of their fields.
 bool NestsTooDeep(BsonView doc) {
   return doc.size() > 7 * kMaxBsonDepth && NestingDepth(doc.AsValue()) > kMaxBsonDepth;
-}
-
-Error TooDeep() {
-  return {ErrorCode::kOverflow,
-          "Document exceeds maximum nesting depth of " + std::to_string(kMaxBsonDepth)};
 }
 
 class ReplacementUpdate final : public Update {
@@ -276,7 +268,7 @@ class ReplacementUpdate final : public Update {
     if (!dollar_.empty() && !is_insert) return update::DollarPrefixed(dollar_, dollar_);
     BsonValue old_id = old["_id"];
     if (old_id && id_.view() && !ValuesEqual(old_id, id_.view())) return IdAltered(id_.view());
-    Replace(old, id_.view(), body_, out);
+    ReplaceDocument(old, id_.view(), body_, out);
     size_t body_at = out->size() - 1 - body_.size();
     for (size_t at : empty_timestamps_)
       StoreLe<uint64_t>(out->data() + body_at + at, NextTimestamp(ctx.now));
@@ -314,7 +306,7 @@ class PipelineUpdate final : public Update {
       MAYFLY_TRY(const BsonView ready, PrepareReplacement(made, old_id, out, is_insert));
       if (ready.data() == made.data()) *out = std::move(result);
     } else if (NestingDepth(made.AsValue()) > kMaxBsonDepth) {  // an upsert's is prepared later
-      return TooDeep();
+      return DocumentTooDeep();
     } else {
       *out = std::move(result);
     }
@@ -413,7 +405,7 @@ Result<std::unique_ptr<Update>> Update::Parse(BsonValue u, std::span<const BsonV
     return FailedToParse("arrayFilters may not be specified for replacement-style updates");
   if (options.multi)
     return FailedToParse("multi update is not supported for replacement-style update");
-  if (NestsTooDeep(u.Document())) return TooDeep();
+  if (NestsTooDeep(u.Document())) return DocumentTooDeep();
   auto update = std::make_unique<ReplacementUpdate>();
   MAYFLY_TRY(update->Init(u.Document(), options.keep_empty_timestamps));
   return update;
@@ -461,7 +453,7 @@ Result<std::string> Update::MakeUpsert(const MatchExpression* filter, Instant no
   if (id) {
     MAYFLY_TRY(CheckIdValue(id));
   }
-  if (NestsTooDeep(doc)) return TooDeep();
+  if (NestsTooDeep(doc)) return DocumentTooDeep();
   if (id && first.name == "_id") return made;
   std::string out;
   out.reserve(made.size() + 17);
@@ -480,7 +472,7 @@ Result<std::string> Update::MakeUpsert(const MatchExpression* filter, Instant no
 
 namespace {
 
-bool IsNumber(std::string_view s) { return update::ArrayIndex(s) >= 0; }
+bool IsPosition(std::string_view s) { return update::ArrayIndex(s) >= 0; }
 
 /// Do the paths meet, positions aside: is one a prefix of the other?
 bool PathsMeet(std::string_view touched, std::string_view indexed) {
@@ -495,8 +487,8 @@ bool PathsMeet(std::string_view touched, std::string_view indexed) {
   auto [i, indexed_rest] = split(indexed);
   if (i.starts_with("$*")) return true;
   if (t == i && PathsMeet(touched_rest, indexed_rest)) return true;
-  return (IsNumber(t) && PathsMeet(touched_rest, indexed)) ||
-         (IsNumber(i) && PathsMeet(touched, indexed_rest));
+  return (IsPosition(t) && PathsMeet(touched_rest, indexed)) ||
+         (IsPosition(i) && PathsMeet(touched, indexed_rest));
 }
 
 }  // namespace

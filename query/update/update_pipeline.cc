@@ -70,7 +70,7 @@ class StageList final : public DocumentTransform {
   std::vector<std::unique_ptr<DocumentTransform>> stages_;
 };
 
-using StagePtr = std::unique_ptr<DocumentTransform>;
+using TransformPtr = std::unique_ptr<DocumentTransform>;
 
 /// Stages that exist but change more than one document at a time, or read others.
 constexpr std::array kOtherStages = {"$bucket",
@@ -122,7 +122,7 @@ Error UnknownStage(std::string_view name) {
           "Unrecognized pipeline stage name: '" + std::string(name) + "'"};
 }
 
-Result<StagePtr> ParseReplaceRoot(BsonValue spec, VariableScope& scope) {
+Result<TransformPtr> ParseReplaceRoot(BsonValue spec, VariableScope& scope) {
   if (!spec.IsDocument())
     return Error{LocationCode(40229),
                  "expected an object as specification for $replaceRoot stage, got " +
@@ -138,12 +138,12 @@ Result<StagePtr> ParseReplaceRoot(BsonValue spec, VariableScope& scope) {
   if (!new_root)
     return Error{LocationCode(40231), "no newRoot specified for the $replaceRoot stage"};
   MAYFLY_TRY(ExpressionPtr expression, ParseExpression(new_root, scope));
-  return StagePtr(std::make_unique<ReplaceStage>(std::move(expression), false));
+  return TransformPtr(std::make_unique<ReplaceStage>(std::move(expression), false));
 }
 
-Result<StagePtr> ParseStage(std::string_view name, BsonValue spec, VariableScope& scope) {
+Result<TransformPtr> ParseStage(std::string_view name, BsonValue spec, VariableScope& scope) {
   auto project = [](ProjectionPtr p) {
-    return StagePtr(std::make_unique<ProjectionStage>(std::move(p)));
+    return TransformPtr(std::make_unique<ProjectionStage>(std::move(p)));
   };
   if (name == "$set" || name == "$addFields") {
     if (!spec.IsDocument())
@@ -165,7 +165,7 @@ Result<StagePtr> ParseStage(std::string_view name, BsonValue spec, VariableScope
   }
   if (name == "$replaceWith") {
     MAYFLY_TRY(ExpressionPtr expression, ParseExpression(spec, scope));
-    return StagePtr(std::make_unique<ReplaceStage>(std::move(expression), true));
+    return TransformPtr(std::make_unique<ReplaceStage>(std::move(expression), true));
   }
   if (name == "$replaceRoot") return ParseReplaceRoot(spec, scope);
   if (std::find(kOtherStages.begin(), kOtherStages.end(), name) != kOtherStages.end())
@@ -193,7 +193,7 @@ Result<std::unique_ptr<DocumentTransform>> ParseUpdatePipeline(BsonView array,
   // in a branch that is not taken. Errors noted earlier, in the aggregation that a $merge ends,
   // stay.
   Result<void> noted = scope.CheckConstants();
-  std::vector<StagePtr> stages;
+  std::vector<TransformPtr> stages;
   for (const BsonElement& e : array) {
     if (!e.value.IsDocument())
       return Error{ErrorCode::kTypeMismatch,
@@ -202,7 +202,7 @@ Result<std::unique_ptr<DocumentTransform>> ParseUpdatePipeline(BsonView array,
     if (stage.Count() != 1)
       return Error{LocationCode(40323),
                    "A pipeline stage specification object must contain exactly one field."};
-    MAYFLY_TRY(StagePtr parsed, ParseStage(stage.First().name, stage.First().value, scope));
+    MAYFLY_TRY(TransformPtr parsed, ParseStage(stage.First().name, stage.First().value, scope));
     stages.push_back(std::move(parsed));
   }
   (void)scope.CheckConstants();
