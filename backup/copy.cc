@@ -16,7 +16,7 @@ constexpr size_t kGentlePiece = 512 << 10;  ///< beside a running server
 constexpr size_t kTagHead = 4096, kTagTail = 65536;
 constexpr std::string_view kNewFile = "new.partial";
 
-Error Damaged(const BackupFolder& folder, const BackupFile& file, std::string_view what) {
+Error DamagedFile(const BackupFolder& folder, const BackupFile& file, std::string_view what) {
   return {ErrorCode::kInternalError, "the file " + file.name +
                                          " of the backup is damaged: " + folder.files().path() +
                                          "/" + file.StoredName() + " " + std::string(what)};
@@ -165,9 +165,9 @@ Result<void> CheckStoredFile(const BackupFolder& folder, const BackupFile& file,
                              const std::function<Result<void>(uint64_t bytes)>& chunk) {
   uint64_t size = 0;
   MAYFLY_TRY(const bool there, folder.files().Exists(file.StoredName(), &size));
-  if (!there) return Damaged(folder, file, "is missing");
+  if (!there) return DamagedFile(folder, file, "is missing");
   if (size != file.size)
-    return Damaged(
+    return DamagedFile(
         folder, file,
         "has " + std::to_string(size) + " bytes instead of " + std::to_string(file.size));
   MAYFLY_TRY(DiskFile from, folder.files().OpenToRead(file.StoredName()));
@@ -194,7 +194,7 @@ Result<void> CheckStoredFile(const BackupFolder& folder, const BackupFile& file,
       MAYFLY_TRY(chunk(bytes.size()));
     }
   }
-  if (sum.Take() != file.sum) return Damaged(folder, file, "does not have its checksum");
+  if (sum.Take() != file.sum) return DamagedFile(folder, file, "does not have its checksum");
   from.Forget();
   if (to == nullptr) return Ok();
   return copy.Sync();

@@ -18,12 +18,10 @@ namespace fs = std::filesystem;
 constexpr std::string_view kLockFile = "LOCK", kMark = "Mayfly backups 1\n";
 constexpr std::string_view kBackups = "backups", kFiles = "files", kPartial = ".partial";
 
-Error Bad(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
-
 /// Absolute, and without links: these may lead elsewhere by the time the path is used.
 Result<void> CheckPath(const std::string& path) {
   if (path.empty() || path[0] != '/' || path.size() > 4000 || path.find('\0') != std::string::npos)
-    return Bad("the folder of the backups must be an absolute path, not '" + path + "'");
+    return BadValue("the folder of the backups must be an absolute path, not '" + path + "'");
   std::error_code ec;
   const fs::path plain = fs::path(path).lexically_normal();
   const fs::path real = fs::weakly_canonical(plain, ec);
@@ -34,8 +32,8 @@ Result<void> CheckPath(const std::string& path) {
     return s;
   };
   if (text(plain) != text(real))
-    return Bad("the folder of the backups must not be reached by symbolic links: give " +
-               text(real) + " instead of " + path);
+    return BadValue("the folder of the backups must not be reached by symbolic links: give " +
+                    text(real) + " instead of " + path);
   return Ok();
 }
 
@@ -90,8 +88,9 @@ Result<BackupFolder> BackupFolder::OpenOrMake(const std::string& path,
   const fs::path data = fs::weakly_canonical(data_directory, ec);
   const fs::path folder = fs::path(path).lexically_normal();
   if (ec || IsWithin(folder, data) || IsWithin(data, folder))
-    return Bad("the folder of the backups and the data directory must not be in one another: " +
-               path + " and " + data.string());
+    return BadValue(
+        "the folder of the backups and the data directory must not be in one another: " + path +
+        " and " + data.string());
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     return Error{errno == ENOSPC ? ErrorCode::kOutOfDiskSpace : ErrorCode::kFileNotOpen,
                  "cannot create " + path + ": " + std::strerror(errno)};
@@ -101,8 +100,8 @@ Result<BackupFolder> BackupFolder::OpenOrMake(const std::string& path,
     MAYFLY_TRY(std::vector<std::string> there, root.List());
     std::erase(there, std::string(kLockFile) + std::string(kPartial));
     if (!there.empty())
-      return Bad(path + " is not empty, and not a folder of backups (there is " + there.front() +
-                 "): give an empty folder, or one that does not exist");
+      return BadValue(path + " is not empty, and not a folder of backups (there is " +
+                      there.front() + "): give an empty folder, or one that does not exist");
     // The mark is whole when it has its name.
     const std::string name = std::string(kLockFile) + std::string(kPartial);
     MAYFLY_TRY(root.Remove(name));

@@ -17,7 +17,7 @@ constexpr std::string_view kMagic = "MayflyBM";
 constexpr char kVersion = 1;
 constexpr size_t kHead = 13;  // up to the BSON
 
-Error Damaged(std::string_view what) {
+Error DamagedManifest(std::string_view what) {
   return {ErrorCode::kInternalError, "the manifest is damaged: " + std::string(what)};
 }
 
@@ -172,7 +172,7 @@ std::string BackupManifest::Encode() const {
 Result<BackupManifest> BackupManifest::Decode(std::string_view bytes) {
   if (bytes.size() < kHead + 5 + kSumBytes || bytes.size() > kMaxBytes ||
       !bytes.starts_with(kMagic))
-    return Damaged("it is not one, or was cut");
+    return DamagedManifest("it is not one, or was cut");
   if (bytes[kMagic.size()] != kVersion)
     return Error{ErrorCode::kUnsupportedFormat,
                  "the manifest has version " +
@@ -182,37 +182,39 @@ Result<BackupManifest> BackupManifest::Decode(std::string_view bytes) {
   for (int i = 0; i < 4; ++i)
     size |= static_cast<uint32_t>(static_cast<unsigned char>(bytes[kMagic.size() + 1 + i]))
             << (8 * i);
-  if (size != bytes.size() - kHead - kSumBytes) return Damaged("its size is not what it says");
+  if (size != bytes.size() - kHead - kSumBytes)
+    return DamagedManifest("its size is not what it says");
   const std::string_view front = bytes.substr(0, bytes.size() - kSumBytes);
   if (HashOf(HashKind::kSha256, front).view() != bytes.substr(front.size()))
-    return Damaged("its checksum is wrong");
+    return DamagedManifest("its checksum is wrong");
   const std::string_view body = front.substr(kHead);
-  if (auto valid = ValidateBson(body); !valid) return Damaged(valid.error().message);
+  if (auto valid = ValidateBson(body); !valid) return DamagedManifest(valid.error().message);
   const BsonView d(body.data());
   BackupManifest m;
   const BsonValue time = d["time"], files = d["files"], key = d["keyId"];
   if (!ReadText(d, "id", &m.id) || !IsBackupId(m.id) || !time.IsDate() ||
       !ReadText(d, "serverVersion", &m.server_version) || !ReadSet(d, &m) || !ReadPosition(d, &m) ||
       !ReadCatalog(d, &m) || !files.IsArray() || !(key.missing() || key.IsString()))
-    return Damaged("a field is missing, or of another type");
+    return DamagedManifest("a field is missing, or of another type");
   m.time = time.Date();
   if (key.IsString()) m.key_id = key.String();
   if (m.key_id.find_first_not_of("0123456789abcdef") != std::string::npos)
-    return Damaged("its keyId is none");
+    return DamagedManifest("its keyId is none");
   std::set<std::string_view> names;
   for (const BsonElement& e : files.Document()) {
     BackupFile f;
     if (m.files.size() >= kMaxFiles || !ReadFile(e.value, &f))
-      return Damaged("its list of files cannot be read");
+      return DamagedManifest("its list of files cannot be read");
     m.files.push_back(std::move(f));
   }
   uint64_t total = 0;
   for (const BackupFile& f : m.files) {
-    if (!names.insert(f.name).second) return Damaged("it names the file " + f.name + " twice");
+    if (!names.insert(f.name).second)
+      return DamagedManifest("it names the file " + f.name + " twice");
     total += f.size;  // each is an int64, so this cannot wrap before it is seen
-    if (total > INT64_MAX) return Damaged("its files have more bytes than there can be");
+    if (total > INT64_MAX) return DamagedManifest("its files have more bytes than there can be");
   }
-  if (m.files.empty()) return Damaged("it has no files");
+  if (m.files.empty()) return DamagedManifest("it has no files");
   return m;
 }
 

@@ -3,10 +3,6 @@
 #include "storage/keys/key_format.h"
 
 namespace mayfly {
-namespace {
-constexpr std::string_view kAppliedRow = "replication/applied";
-}  // namespace
-
 Result<bool> ReadAppliedRow(KvStore& kv, const KvSnapshot* at, AppliedRow* out) {
   PinnedValue v;
   MAYFLY_TRY(const bool found, kv.Get(Keyspace::kCatalog, kAppliedRow, &v, at));

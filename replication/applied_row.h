@@ -7,8 +7,11 @@
 
 namespace mayfly {
 
-/// The newest record that is applied: a row of the catalog, in the batch that applied it.
-///   replication/applied  val := ts:le64 wall:le64 term:le64
+/// The row of the catalog with the newest record that is applied.
+inline constexpr std::string_view kAppliedRow = "replication/applied";
+
+/// What the row has, in the batch that applied the record.
+///   kAppliedRow  val := ts:le64 wall:le64 term:le64
 struct AppliedRow {
   uint64_t ts = 0;
   int64_t wall_millis = 0;

@@ -9,12 +9,12 @@
 namespace mayfly {
 namespace {
 constexpr size_t kGroupBytes = 4 << 20;  // bytes of entries that become one batch of the store
-constexpr size_t kKeepBatchBytes = 2 << 20;
+constexpr size_t kKeepAppliedBatchBytes = 2 << 20;
 constexpr size_t kLargeBatch = 256 << 10;
 constexpr auto kLookForRoom = std::chrono::milliseconds(2);
-constexpr auto kMaxWaitForRoom = std::chrono::seconds(1);
+constexpr auto kMaxApplierWait = std::chrono::seconds(1);
 // How often it is checked whether a held-back entry is due.
-constexpr auto kLookAgain = std::chrono::milliseconds(50);
+constexpr auto kLookAtHeldBack = std::chrono::milliseconds(50);
 }  // namespace
 
 Applier::Applier(LogStore& log, StateMachine& machine, std::function<void(std::string_view)> fatal,
@@ -161,7 +161,7 @@ void Applier::Run() {
     const bool moved = Step();
     l.lock();
     if (!moved)
-      wake_.wait_for(l, kLookAgain, [&] { return stop_ || calls_ > 0 || !urgent_.empty(); });
+      wake_.wait_for(l, kLookAtHeldBack, [&] { return stop_ || calls_ > 0 || !urgent_.empty(); });
   }
 }
 
@@ -267,7 +267,7 @@ Result<void> Applier::WriteBatch(KvBatch& batch) {
   // and with it the engine's thread, on which small entries depend.
   if (batch.SizeBytes() > kLargeBatch) {
     std::unique_lock l(mutex_);
-    const auto until = std::chrono::steady_clock::now() + kMaxWaitForRoom;
+    const auto until = std::chrono::steady_clock::now() + kMaxApplierWait;
     while (!stop_ && std::chrono::steady_clock::now() < until) {
       l.unlock();
       const bool room = HasRoom(log_.kv());
@@ -315,7 +315,7 @@ void Applier::Apply(std::vector<Work>& group) {
   }
   log_.Applied(last);
   machine_.Applied(entries_);
-  if (batch_->SizeBytes() > kKeepBatchBytes) batch_ = log_.kv().NewBatch();
+  if (batch_->SizeBytes() > kKeepAppliedBatchBytes) batch_ = log_.kv().NewBatch();
   std::vector<std::function<void(Result<void>)>> due;
   {
     std::lock_guard l(mutex_);

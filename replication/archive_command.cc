@@ -18,7 +18,7 @@ namespace mayfly {
 namespace {
 
 constexpr size_t kKeptOutput = 1024;
-constexpr int kLookMillis = 100;
+constexpr int kLookAtRunMillis = 100;
 constexpr auto kGrace = std::chrono::seconds(2);
 constexpr std::string_view kPlace = "{}";
 
@@ -141,7 +141,7 @@ Result<void> RunArchiveCommand(const std::vector<std::string>& words, const std:
   int status = 0;
   for (;;) {
     pollfd p{pipe[0], POLLIN, 0};
-    ::poll(&p, open ? 1 : 0, kLookMillis);
+    ::poll(&p, open ? 1 : 0, kLookAtRunMillis);
     open = open && Drain(pipe[0], output);
     const pid_t ended = ::waitpid(pid, &status, WNOHANG);
     if (ended == pid || (ended < 0 && errno != EINTR)) break;

@@ -53,6 +53,9 @@ struct ConsensusConfiguration {
   }
 };
 
+/// What only the leader may do was asked of another member.
+inline Error NotPrimary() { return {ErrorCode::kNotWritablePrimary, "not primary"}; }
+
 /// One entry of the log that a majority has on disk.
 struct CommittedEntry {
   enum class Kind : uint8_t {

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,6 +11,7 @@
 #include <fstream>
 
 #include "replication/byte_text.h"
+#include "replication/crc.h"
 #include "storage/kv/encrypted_engine.h"
 #include "storage/kv/store_file.h"
 
@@ -22,20 +22,16 @@ namespace mayfly {
 namespace fs = std::filesystem;
 namespace {
 
-enum : uint8_t { kRefusal = 4, kList = 20, kFiles = 21, kRead = 22, kData = 23, kDone = 24 };
+enum : uint8_t { kCopyRefusal = 4, kList = 20, kFiles = 21, kRead = 22, kData = 23, kDone = 24 };
 constexpr uint32_t kChunk = 1 << 20;
 constexpr int64_t kKeepMicros = 600'000'000, kLookMicros = 30'000'000;
 
-uint32_t Crc(std::string_view s) {
-  return static_cast<uint32_t>(
-      crc32(0, reinterpret_cast<const Bytef*>(s.data()), static_cast<uInt>(s.size())));
-}
 /// Whether it is a plain file name, which cannot lead out of its directory.
 bool PlainName(std::string_view name) {
   return !name.empty() && name.size() < 200 && name[0] != '.' &&
          name.find('/') == std::string_view::npos && name.find('\0') == std::string_view::npos;
 }
-Error Malformed() {
+Error MalformedCopy() {
   return {ErrorCode::kProtocolError, "the donor of the copy sends what no donor sends"};
 }
 Error Disk(const std::string& what, const std::string& path) {
@@ -90,19 +86,19 @@ Result<void> Rename(const fs::path& from, const fs::path& to) {
 
 Result<std::vector<CopyFile>> ParseCopyList(std::string_view in) {
   uint32_t n = 0;
-  if (!TakeNumber(&in, &n)) return Malformed();
+  if (!TakeNumber(&in, &n)) return MalformedCopy();
   std::vector<CopyFile> files;
   for (uint32_t i = 0; i < n; ++i) {
     CopyFile f;
     uint16_t size = 0;
     if (!TakeNumber(&in, &f.size) || !TakeNumber(&in, &size) || in.size() < size)
-      return Malformed();
+      return MalformedCopy();
     f.name = in.substr(0, size);
     in.remove_prefix(size);
-    if (!PlainName(f.name)) return Malformed();
+    if (!PlainName(f.name)) return MalformedCopy();
     files.push_back(std::move(f));
   }
-  if (!in.empty()) return Malformed();
+  if (!in.empty()) return MalformedCopy();
   return files;
 }
 
@@ -269,7 +265,7 @@ void AddRefusal(MemberLink& link, std::string_view why) {
   std::string text;
   AppendNumber(text, static_cast<uint32_t>(ErrorCode::kInitialSyncFailure));
   AppendNumber(text, static_cast<uint16_t>(why.size()));
-  link.Add(kRefusal, text, why);
+  link.Add(kCopyRefusal, text, why);
 }
 constexpr std::string_view kNotKept = "the copy asked for is no longer kept";
 
@@ -323,7 +319,7 @@ LinkTask<void> CheckpointStore::Serve(std::shared_ptr<MemberLink> link) {
             file ? file.value().Read(offset, size) : Result<std::string>(file.error());
         // Unreadable data is not the requested data; the joiner notices that.
         const std::string bytes = read ? std::move(read).value() : std::string();
-        const uint32_t crc = Crc(bytes);
+        const uint32_t crc = Crc32(bytes);
         link->Add(kData, std::string_view(reinterpret_cast<const char*>(&crc), 4), bytes);
       } else {
         AddRefusal(*link, kNotKept);
@@ -379,16 +375,16 @@ LinkTask<Result<void>> DataCopy::Fetch(MemberLink& link) {
   uint64_t total = 0, done = 0;
   {
     MAYFLY_CO_TRY(MemberLink::Frame frame, co_await link.Read());
-    if (frame.type == kRefusal)
+    if (frame.type == kCopyRefusal)
       co_return Error{ErrorCode::kInitialSyncFailure, std::string(kNotKept)};
-    if (frame.type != kFiles) co_return Malformed();
+    if (frame.type != kFiles) co_return MalformedCopy();
     MAYFLY_CO_TRY(files, ParseCopyList(frame.body));
     bool whole = false;
     for (const CopyFile& f : files) {
       total += f.size;
       whole |= f.name == store_->RootFile();
     }
-    if (!whole) co_return Malformed();  // not a complete store
+    if (!whole) co_return MalformedCopy();  // not a complete store
   }
   progress_.total = total;
   for (const CopyFile& f : files) {
@@ -411,10 +407,11 @@ LinkTask<Result<void>> DataCopy::Fetch(MemberLink& link) {
       MAYFLY_CO_TRY(MemberLink::Frame frame, co_await link.Read(kChunk + 64));
       std::string_view in = frame.body;
       uint32_t crc = 0;
-      if (frame.type == kRefusal)
+      if (frame.type == kCopyRefusal)
         co_return Error{ErrorCode::kInitialSyncFailure, std::string(kNotKept)};
-      if (frame.type != kData || !TakeNumber(&in, &crc) || in.size() != want) co_return Malformed();
-      if (Crc(in) != crc)
+      if (frame.type != kData || !TakeNumber(&in, &crc) || in.size() != want)
+        co_return MalformedCopy();
+      if (Crc32(in) != crc)
         co_return Error{ErrorCode::kHostUnreachable,
                         "a piece of " + f.name + " was damaged on its way"};
       MAYFLY_CO_TRY(file.Write(offset, in));
@@ -501,8 +498,8 @@ Result<std::vector<CopyFile>> ReadReady(const fs::path& path) {
 }
 
 /// The first file of the copy that is complete in neither directory; empty if the copy is complete.
-std::string Missing(const KvEngine& store, const std::vector<CopyFile>& files, const fs::path& one,
-                    const fs::path& other) {
+std::string MissingFile(const KvEngine& store, const std::vector<CopyFile>& files,
+                        const fs::path& one, const fs::path& other) {
   for (const CopyFile& f : files)
     if (!HasFile(one / f.name, f.size) && !HasFile(other / f.name, f.size)) return f.name;
   if (!files.empty()) return {};
@@ -545,7 +542,7 @@ Result<bool> ApplyPendingResync(const KvEngine& store, const std::string& data_d
   MAYFLY_TRY(const std::vector<CopyFile> files, ReadReady(root / (ready ? "ready" : "moving")));
   MAYFLY_TRY(std::vector<fs::path> theirs, List(incoming));
   if (ready) {
-    if (const std::string lost = Missing(store, files, incoming, incoming); !lost.empty()) {
+    if (const std::string lost = MissingFile(store, files, incoming, incoming); !lost.empty()) {
       MAYFLY_TRY(const bool begun, Exists(old));
       if (begun) return Incomplete(root, lost);
       // No file was moved yet: this member continues with its own data and copies again.
@@ -572,7 +569,7 @@ Result<bool> ApplyPendingResync(const KvEngine& store, const std::string& data_d
     MAYFLY_TRY(SyncPath(data.string()));
     MAYFLY_TRY(Rename(root / "ready", root / "moving"));
     MAYFLY_TRY(SyncPath(root.string()));
-  } else if (const std::string lost = Missing(store, files, incoming, data); !lost.empty()) {
+  } else if (const std::string lost = MissingFile(store, files, incoming, data); !lost.empty()) {
     return Incomplete(root, lost);
   }
   std::sort(theirs.begin(), theirs.end(), [&](const fs::path& a, const fs::path& b) {
@@ -583,7 +580,7 @@ Result<bool> ApplyPendingResync(const KvEngine& store, const std::string& data_d
   }
   MAYFLY_TRY(SyncPath(data.string()));
   // The old files are replaced only when all new ones are proven to be here.
-  if (const std::string lost = Missing(store, files, data, data); !lost.empty())
+  if (const std::string lost = MissingFile(store, files, data, data); !lost.empty())
     return Incomplete(root, lost);
   fs::remove(root / "moving", ec);
   if (ec)

@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kAskAgainMicros = 500'000;
 constexpr int64_t kReplaceAgainMicros = 1'000'000;
 constexpr int64_t kForcedMicros = 20'000'000;
-constexpr int64_t kProbeMillis = 3'000;
+constexpr int64_t kMemberProbeMillis = 3'000;
 constexpr int64_t kForEver = INT64_MAX;
 constexpr int64_t kClaimMicros =
     10'000'000;  ///< longer than a command takes from its first probe to Initiate
@@ -317,7 +317,7 @@ void Engine::ReplaceStranger(NodeId lost) {
   const std::optional<std::string> address = transport_->AddressOf(lost);
   if (!address) return;
   transport_->Probe(
-      *address, {}, kProbeMillis, [this, lost, address = *address](Result<NodeInfo> found) {
+      *address, {}, kMemberProbeMillis, [this, lost, address = *address](Result<NodeInfo> found) {
         if (!found || found.value().id == lost) return;
         const NodeInfo& node = found.value();
         if (node.set_name != o_.set_name || !node.set_id.empty() || node.has_data) {

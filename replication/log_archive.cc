@@ -16,10 +16,9 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The content of one batch of the store.
-constexpr size_t kGroupBytes = 4 << 20, kGroupEntries = 20'000;
+constexpr size_t kBatchBytes = 4 << 20, kBatchEntries = 20'000;
 
-Error Missing(std::string what) { return {ErrorCode::kNoSuchKey, std::move(what)}; }
-Error Refused(std::string what) { return {ErrorCode::kInvalidOptions, std::move(what)}; }
+Error NotInArchive(std::string what) { return {ErrorCode::kNoSuchKey, std::move(what)}; }
 
 std::string Range(uint64_t from, uint64_t to) {
   return from == to ? "entry " + std::to_string(from)
@@ -48,26 +47,27 @@ Result<std::vector<std::string>> SegmentPaths(const std::string& folder) {
 
 /// For a segment that follows but says that something is missing before it.
 Error Changed(const ArchivedSegment& s) {
-  return Missing("the data was changed without the log (by a standalone) before entry " +
-                 std::to_string(s.header.first) + ", where " + s.path +
-                 " begins: only a backup from behind that can be brought to a later time");
+  return NotInArchive("the data was changed without the log (by a standalone) before entry " +
+                      std::to_string(s.header.first) + ", where " + s.path +
+                      " begins: only a backup from behind that can be brought to a later time");
 }
 
 /// Why `next` does not continue at the end of `s`.
 Result<void> CheckFollows(const ArchivedSegment& s, const ArchivedSegment& next) {
   if (next.header.set_id != s.header.set_id)
-    return Refused("the segments " + s.path + " and " + next.path + " are of different sets");
+    return InvalidOptions("the segments " + s.path + " and " + next.path +
+                          " are of different sets");
   if (next.header.first <= s.trailer.last)
     return Error{ErrorCode::kInternalError,
                  "the segments " + s.path + " and " + next.path + " overlap: both have " +
                      Range(next.header.first, std::min(s.trailer.last, next.trailer.last)) +
                      ". Take the one away that is not of this archive"};
   if (next.header.first != s.trailer.last + 1)
-    return Missing("the archive lacks " + Range(s.trailer.last + 1, next.header.first - 1) +
-                   " of the log, between " + s.path + " and " + next.path +
-                   (next.header.follows == SegmentFollows::kGap
-                        ? ": they were trimmed before they could be archived"
-                        : ": a segment is missing"));
+    return NotInArchive("the archive lacks " + Range(s.trailer.last + 1, next.header.first - 1) +
+                        " of the log, between " + s.path + " and " + next.path +
+                        (next.header.follows == SegmentFollows::kGap
+                             ? ": they were trimmed before they could be archived"
+                             : ": a segment is missing"));
   if (next.header.follows == SegmentFollows::kGap) return Changed(next);
   if (next.header.follows == SegmentFollows::kPrevious &&
       next.header.previous != LogPosition{s.trailer.last_term, s.trailer.last})
@@ -95,18 +95,18 @@ Result<std::vector<ArchivedSegment>> Plan(const ReplayRequest& request, const St
   const uint64_t next = start.applied.index + 1;
   const std::string& folder = request.archive.folder;
   if (request.until && *request.until < start.row.ts)
-    return Refused("the backup is of " + Time(start.row.ts) + ", which is after " +
-                   Time(*request.until) + ": take an earlier backup");
+    return InvalidOptions("the backup is of " + Time(start.row.ts) + ", which is after " +
+                          Time(*request.until) + ": take an earlier backup");
   std::vector<ArchivedSegment> plan;
   bool enough = request.until && *request.until == start.row.ts;
   for (ArchivedSegment& s : all) {
     if (s.header.set_id != start.set_id)
-      return Refused("the segment " + s.path + " is of another set than the backup");
+      return InvalidOptions("the segment " + s.path + " is of another set than the backup");
     // The one in which the store's own position is has to be there only if it has more.
     if (s.trailer.last < next || enough) continue;
     if (plan.empty() && s.header.first > next)
-      return Missing("the archive lacks " + Range(next, s.header.first - 1) +
-                     " of the log, which follow the backup: it begins with " + s.path);
+      return NotInArchive("the archive lacks " + Range(next, s.header.first - 1) +
+                          " of the log, which follow the backup: it begins with " + s.path);
     if (!plan.empty()) {
       MAYFLY_TRY(CheckFollows(plan.back(), s));
     } else if (s.header.first == next && s.header.follows == SegmentFollows::kGap &&
@@ -114,7 +114,7 @@ Result<std::vector<ArchivedSegment>> Plan(const ReplayRequest& request, const St
       return Changed(s);
     } else if (s.header.first == next && s.header.follows == SegmentFollows::kPrevious &&
                s.header.previous != start.applied) {
-      return Refused("the segment " + s.path + " and the backup are of different histories");
+      return InvalidOptions("the segment " + s.path + " and the backup are of different histories");
     }
     enough = request.until && s.trailer.last_ts >= *request.until;
     plan.push_back(std::move(s));
@@ -122,9 +122,9 @@ Result<std::vector<ArchivedSegment>> Plan(const ReplayRequest& request, const St
   if (!request.until || enough) return plan;
   uint64_t end = start.row.ts;
   for (const ArchivedSegment& s : plan) end = std::max(end, s.trailer.last_ts);
-  return Refused("the archive in " + folder + " ends at " + Time(end) + ", before " +
-                 Time(*request.until) +
-                 (plan.empty() ? "" : ": its last segment is " + plan.back().path));
+  return InvalidOptions("the archive in " + folder + " ends at " + Time(end) + ", before " +
+                        Time(*request.until) +
+                        (plan.empty() ? "" : ": its last segment is " + plan.back().path));
 }
 
 /// Whether `next` follows, unless what is missing between the two may be in the backup.
@@ -166,7 +166,7 @@ class Replay {
         MAYFLY_TRY(Entry(e));
         if (done_) return Ok();
       }
-      if (held_bytes_ >= kGroupBytes || entries_.size() >= kGroupEntries) {
+      if (held_bytes_ >= kBatchBytes || entries_.size() >= kBatchEntries) {
         MAYFLY_TRY(Flush());
       }
     }
@@ -208,9 +208,10 @@ class Replay {
     if (e.position.index < at_.index) return Ok();
     if (e.position.index == at_.index) {
       if (e.position.term != at_.term)
-        return Refused("the archive and the backup are of different histories: entry " +
-                       std::to_string(at_.index) + " has term " + std::to_string(e.position.term) +
-                       " in " + path_ + ", and " + std::to_string(at_.term) + " in the backup");
+        return InvalidOptions("the archive and the backup are of different histories: entry " +
+                              std::to_string(at_.index) + " has term " +
+                              std::to_string(e.position.term) + " in " + path_ + ", and " +
+                              std::to_string(at_.term) + " in the backup");
       return Ok();
     }
     if (e.kind == CommittedEntry::Kind::kData) {
@@ -337,9 +338,10 @@ Result<ArchiveSummary> VerifyArchive(const ArchiveSource& source,
 Result<void> CheckArchive(const ArchiveQuestion& q) {
   MAYFLY_TRY(const std::vector<ArchivedSegment> all, ListArchive(q.archive));
   if (q.until && *q.until < q.from_ts)
-    return Refused("the backup is of " + Time(q.from_ts) + ", which is after " + Time(*q.until) +
-                   ": take an earlier backup");
-  if (all.empty()) return Missing("there are no segments of an archive in " + q.archive.folder);
+    return InvalidOptions("the backup is of " + Time(q.from_ts) + ", which is after " +
+                          Time(*q.until) + ": take an earlier backup");
+  if (all.empty())
+    return NotInArchive("there are no segments of an archive in " + q.archive.folder);
   const uint64_t next = q.from.index + 1;
   const uint64_t latest_index = std::max(q.from.index, q.latest_index);
   uint64_t end = std::max(q.from_ts, q.latest_ts);
@@ -347,21 +349,21 @@ Result<void> CheckArchive(const ArchiveQuestion& q) {
   bool enough = q.until && *q.until <= end;
   for (const ArchivedSegment& s : all) {
     if (s.header.set_id != q.set_id)
-      return Refused("the segment " + s.path + " is of another set than the backup");
+      return InvalidOptions("the segment " + s.path + " is of another set than the backup");
     if (s.trailer.last < next || enough) continue;
     if (before != nullptr) {
       MAYFLY_TRY(CheckFollowsBehind(*before, s, latest_index));
     } else if (s.header.first > latest_index + 1) {
-      return Missing("the archive lacks " + Range(latest_index + 1, s.header.first - 1) +
-                     " of the log, which follow the backup: it begins with " + s.path);
+      return NotInArchive("the archive lacks " + Range(latest_index + 1, s.header.first - 1) +
+                          " of the log, which follow the backup: it begins with " + s.path);
     }
     before = &s;
     end = std::max(end, s.trailer.last_ts);
     enough = q.until && *q.until <= end;
   }
   if (!q.until || enough) return Ok();
-  return Refused("the archive in " + q.archive.folder + " ends at " + Time(end) + ", before " +
-                 Time(*q.until) + ": its last segment is " + all.back().path);
+  return InvalidOptions("the archive in " + q.archive.folder + " ends at " + Time(end) +
+                        ", before " + Time(*q.until) + ": its last segment is " + all.back().path);
 }
 
 Result<ReplayProgress> ReplayArchive(Storage& storage, const ReplayRequest& request) {
@@ -369,7 +371,7 @@ Result<ReplayProgress> ReplayArchive(Storage& storage, const ReplayRequest& requ
   Start start{.applied = log->applied()};
   ConsensusConfiguration configuration;
   if (start.applied.index == 0 || !DecodeConfiguration(log->stored_configuration(), &configuration))
-    return Refused(
+    return InvalidOptions(
         "the backup is not of a member of a replica set: there is no log that could be replayed "
         "on it");
   start.set_id = configuration.set_id;

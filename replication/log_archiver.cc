@@ -32,8 +32,6 @@ std::string Hex(NodeId id) {
   return text;
 }
 
-Error Refused(std::string what) { return {ErrorCode::kInvalidOptions, std::move(what)}; }
-
 }  // namespace
 
 std::string ArchiveKeystoreName(NodeId node) { return Hex(node).append(kArchiveKeystoreSuffix); }
@@ -254,22 +252,22 @@ Result<void> LogArchiver::FindEnd() {
   if (!opened) {
     // Encrypted by another member, whose key is not here.
     if (opened.error().code == ErrorCode::kInvalidOptions)
-      return Refused(opened.error().message +
-                     ". Another member wrote it: archive in a folder of this member's own");
+      return InvalidOptions(opened.error().message +
+                            ". Another member wrote it: archive in a folder of this member's own");
     return opened.error();
   }
   const SegmentHeader& head = opened.value()->header();
   const SegmentTrailer& tail = opened.value()->trailer();
   if (head.set_id != set_id_)
-    return Refused("the archive in " + o_.folder +
-                   " is of another set: archive in an empty folder");
+    return InvalidOptions("the archive in " + o_.folder +
+                          " is of another set: archive in an empty folder");
   // Behind what is archived for certain: the segment that the process died with, or those of a
   // member that did this before.
   const bool mine = known_ && newest_first == archived_.index + 1;
   if (known_ && !mine && newest_first <= archived_.index)
-    return Refused("the segment " + newest +
-                   " overlaps with what this member has archived, up to " +
-                   std::to_string(archived_.index) + ": archive in another folder");
+    return InvalidOptions("the segment " + newest +
+                          " overlaps with what this member has archived, up to " +
+                          std::to_string(archived_.index) + ": archive in another folder");
   to_ship_ = newest;
   to_ship_end_ = {tail.last_term, tail.last};
   to_ship_ts_ = tail.last_ts;
@@ -358,10 +356,10 @@ Result<bool> LogArchiver::Copy() {
       if (e.position.index == archived_.index && e.position == archived_) continue;
       if (known_ && !writer_ &&
           (e.position.index <= archived_.index || e.position.term < archived_.term))
-        return Refused("the archive in " + o_.folder + " ends in term " +
-                       std::to_string(archived_.term) + ", and this member's log goes on in term " +
-                       std::to_string(e.position.term) +
-                       ": they are of different histories; archive in an empty folder");
+        return InvalidOptions(
+            "the archive in " + o_.folder + " ends in term " + std::to_string(archived_.term) +
+            ", and this member's log goes on in term " + std::to_string(e.position.term) +
+            ": they are of different histories; archive in an empty folder");
       if (e.position.index != expected) {
         // Trimmed. A segment that has something ends here; else it begins behind the gap.
         if (writer_ && writer_->entries() > 0) return true;

@@ -4,14 +4,15 @@
 #include <openssl/evp.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 
+#include "protocol/varint.h"
 #include "replication/byte_text.h"
+#include "replication/crc.h"
 #include "storage/write/log_format.h"
 
 namespace mayfly {
@@ -26,15 +27,6 @@ constexpr size_t kBlockBytes = 256 << 10;
 /// An entry is as large as a proposal at most, with what stands around it.
 constexpr size_t kMaxBlock = kMaxProposalBytes + kBlockBytes + (1 << 20);
 constexpr uint32_t kMaxBlockEntries = 1 << 20;
-
-uint32_t Crc(std::string_view s, uint32_t before = 0) {
-  return static_cast<uint32_t>(crc32_z(before, reinterpret_cast<const Bytef*>(s.data()), s.size()));
-}
-
-void PutVarint(std::string& out, uint64_t v) {
-  for (; v >= 0x80; v >>= 7) out.push_back(static_cast<char>(v | 0x80));
-  out.push_back(static_cast<char>(v));
-}
 
 bool TakeVarint(std::string_view* in, uint64_t* v) {
   *v = 0;
@@ -82,7 +74,7 @@ std::string Encode(const SegmentHeader& h) {
   AppendNumber(out, h.previous.term);
   out.push_back(static_cast<char>(h.follows));
   AppendNumber(out, h.created_millis);
-  AppendNumber(out, Crc(out));
+  AppendNumber(out, Crc32(out));
   return out;
 }
 
@@ -99,7 +91,7 @@ std::string Encode(const SegmentTrailer& t) {
   AppendNumber(out, t.blocks);
   AppendNumber(out, t.bytes);
   out += t.sum;
-  AppendNumber(out, Crc(out));
+  AppendNumber(out, Crc32(out));
   return out;
 }
 
@@ -236,7 +228,7 @@ Result<void> SegmentWriter::FlushBlock() {
   std::string head;
   AppendNumber(head, static_cast<uint32_t>(block_.size() - kBlockHead));
   AppendNumber(head, in_block_);
-  AppendNumber(head, Crc(std::string_view(block_).substr(kBlockHead), Crc(head)));
+  AppendNumber(head, Crc32(std::string_view(block_).substr(kBlockHead), Crc32(head)));
   block_[0] = 'B';
   std::memcpy(block_.data() + 1, head.data(), head.size());
   sum_->Add(block_);
@@ -352,7 +344,7 @@ Result<void> SegmentReader::ReadHeader() {
   TakeNumber(&in, &follows);
   TakeNumber(&in, &header_.created_millis);
   const std::string_view counted = std::string_view(head).substr(0, head.size() - 4);
-  if (!TakeNumber(&in, &crc) || crc != Crc(counted)) return Damaged("checksum of its header");
+  if (!TakeNumber(&in, &crc) || crc != Crc32(counted)) return Damaged("checksum of its header");
   if (version != kSegmentVersion || follows > 2 || header_.first == 0)
     return Damaged("its header says what cannot be");
   header_.follows = static_cast<SegmentFollows>(follows);
@@ -368,7 +360,7 @@ Result<void> SegmentReader::ReadTrailer(uint64_t size) {
   std::string_view in = tail;
   uint32_t crc = 0;
   std::memcpy(&crc, tail.data() + tail.size() - 4, 4);
-  if (in[0] != 'T' || crc != Crc(in.substr(0, in.size() - 4)))
+  if (in[0] != 'T' || crc != Crc32(in.substr(0, in.size() - 4)))
     return Damaged("it was not finished, or its end is damaged");
   in.remove_prefix(1);
   TakeNumber(&in, &trailer_.last);
@@ -413,7 +405,8 @@ Result<bool> SegmentReader::NextBlock(std::vector<CommittedEntry>* entries, std:
     return Damaged(at);
   bytes->resize(size);
   MAYFLY_TRY(Read(offset_ + sizeof head, bytes->data(), size));
-  if (crc != Crc(*bytes, Crc(std::string_view(head + 1, 8)))) return Damaged("checksum of " + at);
+  if (crc != Crc32(*bytes, Crc32(std::string_view(head + 1, 8))))
+    return Damaged("checksum of " + at);
   sum_->Add(std::string_view(head, sizeof head));
   sum_->Add(*bytes);
   std::string_view rest = *bytes;

@@ -34,7 +34,7 @@ constexpr int kSilenceParts = 4;
 constexpr size_t kMaxKeys = 8;  ///< remembered by MemberKey
 constexpr size_t kMaxHandshake = 4096;
 constexpr size_t kTlsTurn = 256 << 10;  ///< bytes encrypted before other connections get a turn
-constexpr size_t kKeepBytes =
+constexpr size_t kKeepMessageBytes =
     1280 << 10;  ///< the usual largest message; memory for larger ones is freed after use
 /// Dial reports this when the other member ends the connection at the new handshake, as an earlier
 /// version does. MakeLink turns it into HostUnreachable.
@@ -72,7 +72,7 @@ bool Same(std::string_view a, std::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-Error Malformed() {
+Error MalformedMessage() {
   return {ErrorCode::kProtocolError, "bytes on the member connection that no member sends"};
 }
 Error OtherKey() {
@@ -92,10 +92,10 @@ const std::string* KeyInCommon(const std::vector<std::string>& keys, std::string
   return nullptr;
 }
 /// The reason of a refusal.
-Error Refused(std::string_view body) {
+Error ReadRefusal(std::string_view body) {
   uint32_t code = 0;
   std::string why;
-  if (!TakeNumber(&body, &code) || !TakeText(&body, &why)) return Malformed();
+  if (!TakeNumber(&body, &code) || !TakeText(&body, &why)) return MalformedMessage();
   return {static_cast<ErrorCode>(code), why};
 }
 bool RandomNonce(std::string* out) {
@@ -223,9 +223,9 @@ LinkTask<Result<void>> MemberLink::Fill(size_t size) {
   in_used_ = 0;
   size_t have = in_.size();
   const size_t room = std::max<size_t>(size, 64 << 10);
-  if (in_.capacity() > 2 * kKeepBytes && room <= kKeepBytes) {
+  if (in_.capacity() > 2 * kKeepMessageBytes && room <= kKeepMessageBytes) {
     std::string smaller;
-    smaller.reserve(kKeepBytes);
+    smaller.reserve(kKeepMessageBytes);
     in_.swap(smaller.append(in_));
   }
   in_.resize(room);
@@ -258,7 +258,7 @@ LinkTask<Result<MemberLink::Frame>> MemberLink::Read(size_t max) {
   uint32_t size = 0;
   std::memcpy(&size, in_.data() + in_used_, 4);
   const size_t mac = read_key_.empty() ? 0 : kMacSize;
-  if (size < 1 + mac || size > max + kMacSize + 1) co_return Malformed();
+  if (size < 1 + mac || size > max + kMacSize + 1) co_return MalformedMessage();
   MAYFLY_CO_TRY(co_await Fill(4 + size_t{size}));
   std::string_view frame(in_.data() + in_used_, 4 + size_t{size});
   in_used_ += frame.size();
@@ -340,9 +340,9 @@ LinkTask<Result<void>> MemberLink::Prove(const LinkIdentity& self, const std::st
                         "allowOldMemberHandshake)"};
   if (!read) co_return read.error();
   const Frame frame = read.value();
-  if (frame.type == kRefusal) co_return Refused(frame.body);
+  if (frame.type == kRefusal) co_return ReadRefusal(frame.body);
   if (frame.type != kNonce || frame.body.size() != kNonceSize || frame.body == nonce)
-    co_return Malformed();
+    co_return MalformedMessage();
   std::string proofs;
   for (const std::string& key : self.link_keys)
     proofs += Hmac(key, {"dialler 2", challenge, frame.body});
@@ -372,16 +372,16 @@ LinkTask<Result<LinkPeer>> MemberLink::Dial(LinkIdentity self, LinkPurpose purpo
 
   MAYFLY_CO_TRY(Frame frame, co_await Read(kMaxHandshake));
   std::string_view in = frame.body;
-  if (frame.type == kRefusal) co_return Refused(in);
+  if (frame.type == kRefusal) co_return ReadRefusal(in);
   LinkPeer peer;
   std::string_view their_nonce, proof;
   uint8_t has_data = 0;
-  if (frame.type != kAnswer || frame.body.size() < kProofSize) co_return Malformed();
+  if (frame.type != kAnswer || frame.body.size() < kProofSize) co_return MalformedMessage();
   const std::string answer(frame.body.substr(0, frame.body.size() - kProofSize));
   if (!TakeBytes(&in, kNonceSize, &their_nonce) || !TakeNumber(&in, &peer.info.id) ||
       !TakeNumber(&in, &has_data) || !TakeText(&in, &peer.info.set_name) ||
       !TakeText(&in, &peer.info.set_id) || !TakeBytes(&in, kProofSize, &proof) || !in.empty())
-    co_return Malformed();
+    co_return MalformedMessage();
   peer.info.has_data = has_data != 0;
   peer.purpose = purpose;
   const std::string nonces = nonce + std::string(their_nonce);
@@ -400,8 +400,8 @@ LinkTask<Result<LinkPeer>> MemberLink::Dial(LinkIdentity self, LinkPurpose purpo
   MAYFLY_CO_TRY(co_await Flush());
   // The verdict of the accepting side. It is signed already.
   MAYFLY_CO_TRY(Frame verdict, co_await Read(kMaxHandshake));
-  if (verdict.type == kRefusal) co_return Refused(verdict.body);
-  if (verdict.type != kProof) co_return Malformed();
+  if (verdict.type == kRefusal) co_return ReadRefusal(verdict.body);
+  if (verdict.type != kProof) co_return MalformedMessage();
   co_return peer;
 }
 
@@ -416,7 +416,7 @@ LinkTask<Result<void>> MemberLink::Refuse(const Error& why) {
 LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self,
                                               std::function<Result<void>(const LinkPeer&)> admit) {
   MAYFLY_CO_TRY(Frame frame, co_await Read(kMaxHandshake));
-  if (frame.type != kChallenge) co_return Malformed();
+  if (frame.type != kChallenge) co_return MalformedMessage();
   const std::string challenge(frame.body);
   std::string_view in = challenge, their_nonce;
   LinkPeer peer;
@@ -427,7 +427,7 @@ LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self,
       !TakeNumber(&in, &wanted) || !TakeText(&in, &peer.info.set_name) ||
       !TakeText(&in, &peer.info.set_id) || !TakeText(&in, &peer.address) || !in.empty() ||
       purpose < 1 || purpose > 3 || version < kOldVersion || version > kByCertificate)
-    co_return Malformed();
+    co_return MalformedMessage();
   peer.purpose = static_cast<LinkPurpose>(purpose);
   if (const std::optional<Error> why = RefusedAtOnce(self, version)) {
     MAYFLY_CO_TRY(co_await Refuse(*why));
@@ -558,7 +558,7 @@ LinkTask<Result<void>> MemberLink::AskForStream(const std::string& address) {
   MAYFLY_CO_TRY(co_await Fill(4));
   int32_t size = 0;
   std::memcpy(&size, in_.data() + in_used_, 4);
-  if (size < 26 || size > 64 << 10) co_return Malformed();
+  if (size < 26 || size > 64 << 10) co_return MalformedMessage();
   MAYFLY_CO_TRY(co_await Fill(static_cast<size_t>(size)));
   const std::string_view reply =
       std::string_view(in_).substr(in_used_ + 21, static_cast<size_t>(size) - 21);
@@ -567,7 +567,7 @@ LinkTask<Result<void>> MemberLink::AskForStream(const std::string& address) {
   std::memcpy(&doc_size, reply.data(), 4);
   if (doc_size < 5 || static_cast<size_t>(doc_size) > reply.size() ||
       !ValidateBson(reply.substr(0, static_cast<size_t>(doc_size))))
-    co_return Malformed();
+    co_return MalformedMessage();
   bool ok = false;
   std::string why = "it is not a member of a replica set";
   for (const BsonElement& e : BsonView(reply.data())) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "replication/applied_row.h"
 #include "replication/log_store.h"
 #include "storage/catalog/catalog_format.h"
 #include "storage/keys/key_format.h"
@@ -28,7 +29,7 @@ void DropMembersOwnRows(KvBatch& batch) {
 namespace {
 
 /// val := ts:le64
-constexpr std::string_view kFormerRow = "replication/former", kAppliedRow = "replication/applied";
+constexpr std::string_view kFormerRow = "replication/former";
 
 Result<uint64_t> ReadTs(KvStore& kv, std::string_view row) {
   PinnedValue value;

@@ -1,6 +1,6 @@
 # raft-rs as a static library: cargo builds it from Cargo.lock, once for all presets (it has no sanitizers in it).
 find_program(CARGO cargo REQUIRED)
-set(RAFT_DIR ${CMAKE_CURRENT_SOURCE_DIR}/raft)
+set(RAFT_DIR ${CMAKE_CURRENT_LIST_DIR}/raft)
 set(RAFT_TARGET_DIR ${CMAKE_SOURCE_DIR}/build/raft)
 set(RAFT_LIBRARY ${RAFT_TARGET_DIR}/release/libmayfly_raft.a)
 add_custom_command(
@@ -10,10 +10,8 @@ add_custom_command(
   DEPENDS ${RAFT_DIR}/Cargo.toml ${RAFT_DIR}/Cargo.lock ${RAFT_DIR}/src/c.rs ${RAFT_DIR}/src/lib.rs
           ${RAFT_DIR}/src/store.rs
   COMMENT "Building raft-rs with cargo"
-  USES_TERMINAL
   VERBATIM)
 add_custom_target(mayfly_raft_build DEPENDS ${RAFT_LIBRARY})
 add_library(mayfly_raft STATIC IMPORTED GLOBAL)
 set_target_properties(mayfly_raft PROPERTIES IMPORTED_LOCATION ${RAFT_LIBRARY})
-add_dependencies(mayfly_raft mayfly_raft_build)
 target_link_libraries(mayfly_raft INTERFACE Threads::Threads ${CMAKE_DL_LIBS})

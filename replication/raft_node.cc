@@ -18,8 +18,8 @@ constexpr uint64_t kMaxMessageBytes = 1 << 20;
 constexpr uint64_t kMaxInFlight = 12;
 // Bytes of the log's end that are kept in memory: entries that are not applied yet, and applied
 // entries that may still have to be sent to members. Older entries are read from the store.
-constexpr uint64_t kCacheBytes = 16 << 20, kKeepBytes = 4 << 20;
-constexpr size_t kKeepBatchBytes = 1 << 20;
+constexpr uint64_t kCacheBytes = 16 << 20, kKeepLogBytes = 4 << 20;
+constexpr size_t kKeepLogBatchBytes = 1 << 20;
 // A learner is promoted when it is at most this many entries behind.
 constexpr uint64_t kCaughtUp = 64;
 // How often the leader looks for a member of higher priority.
@@ -27,14 +27,16 @@ constexpr int kTakeOverEveryElections = 1;
 constexpr int kAskAgainElections = 2;  // how long until a member is asked again to take a copy
 constexpr size_t kMaxNodes = 64;
 
-mf_bytes B(std::string_view s) { return {reinterpret_cast<const uint8_t*>(s.data()), s.size()}; }
-std::string_view V(mf_bytes b) { return {reinterpret_cast<const char*>(b.data), b.size}; }
-mf_entry ToC(const LogEntry& e) { return {e.term, e.index, e.type, B(e.data), B(e.context)}; }
-LogEntry FromC(const mf_entry& e) {
-  return {e.term, e.index, static_cast<uint8_t>(e.type), V(e.context), V(e.data)};
+mf_bytes BytesOf(std::string_view s) {
+  return {reinterpret_cast<const uint8_t*>(s.data()), s.size()};
 }
-
-Error NotPrimary() { return {ErrorCode::kNotWritablePrimary, "not primary"}; }
+std::string_view TextOf(mf_bytes b) { return {reinterpret_cast<const char*>(b.data), b.size}; }
+mf_entry ToC(const LogEntry& e) {
+  return {e.term, e.index, e.type, BytesOf(e.data), BytesOf(e.context)};
+}
+LogEntry FromC(const mf_entry& e) {
+  return {e.term, e.index, static_cast<uint8_t>(e.type), TextOf(e.context), TextOf(e.data)};
+}
 
 }  // namespace
 
@@ -54,7 +56,7 @@ void RaftNode::Fatal(std::string_view why) {
 std::string RaftNode::ConfState(const std::vector<NodeId>& voters,
                                 const std::vector<NodeId>& learners) {
   mf_bytes b = mf_conf_state(voters.data(), voters.size(), learners.data(), learners.size());
-  std::string out(V(b));
+  std::string out(TextOf(b));
   mf_bytes_free(b);
   return out;
 }
@@ -95,8 +97,8 @@ Result<void> RaftNode::Open() {
     if (!n->o_.snapshot || !n->o_.snapshot(at_least, to, &n->snapshot_)) return 0;
     *index = n->snapshot_.position.index;
     *term = n->snapshot_.position.term;
-    *conf_state = B(n->snapshot_.conf_state);
-    *data = B(n->snapshot_.data);
+    *conf_state = BytesOf(n->snapshot_.conf_state);
+    *data = BytesOf(n->snapshot_.data);
     return 1;
   };
   callbacks_.log = [](void* self, int level, const char* text, size_t size) {
@@ -119,11 +121,11 @@ Result<void> RaftNode::Open() {
   c.trimmed_term = log.trimmed().term;
   c.last_index = log.last_index();
   c.applied = applied.index;
-  c.conf_state = B(log.stored_conf_state());
+  c.conf_state = BytesOf(log.stored_conf_state());
   c.max_message_bytes = kMaxMessageBytes;
   c.max_inflight = kMaxInFlight;
   c.cache_bytes = kCacheBytes;
-  c.keep_bytes = kKeepBytes;
+  c.keep_bytes = kKeepLogBytes;
   c.seed = o_.seed;
   raft_ = mf_raft_new(&c, &callbacks_);
   if (o_.configured && !configuration_.set_id.empty()) o_.configured(configuration_);
@@ -167,11 +169,11 @@ void RaftNode::Tick() {
 
 void RaftNode::Step(NodeId from, std::string_view message) {
   mf_snapshot s{};
-  if (mf_raft_step(raft_, from, B(message), may_campaign_, &s) != MF_SNAPSHOT) return;
+  if (mf_raft_step(raft_, from, BytesOf(message), may_campaign_, &s) != MF_SNAPSHOT) return;
   SnapshotPointer p;
   p.position = {s.term, s.index};
-  p.conf_state = V(s.conf_state);
-  p.data = V(s.data);
+  p.conf_state = TextOf(s.conf_state);
+  p.data = TextOf(s.data);
   if (o_.resync) o_.resync(from, std::move(p));
 }
 
@@ -190,7 +192,7 @@ void RaftNode::Propose(std::vector<Proposal> proposals) {
                    "one log entry may have 1 byte to 64 MiB: write less at once"});
       continue;
     }
-    data.push_back(B(p.data));
+    data.push_back(BytesOf(p.data));
     context.push_back({nullptr, 0});
     taken.push_back(std::move(p));
   }
@@ -205,7 +207,7 @@ void RaftNode::Propose(std::vector<Proposal> proposals) {
   }
   uint64_t first = 0;
   // Moving a short string moves its bytes too.
-  for (size_t i = 0; i < taken.size(); ++i) data[i] = B(taken[i].data);
+  for (size_t i = 0; i < taken.size(); ++i) data[i] = BytesOf(taken[i].data);
   if (mf_raft_propose(raft_, data.data(), context.data(), data.size(), &first) != MF_OK) {
     Refuse(std::move(taken));
     return;
@@ -272,10 +274,11 @@ void RaftNode::Reconfigure(ConsensusConfiguration next, Applier::Done done,
     return;
   }
   if (result == MF_OK && changes.empty()) {
-    mf_bytes data{nullptr, 0}, ctx = B(context);
+    mf_bytes data{nullptr, 0}, ctx = BytesOf(context);
     result = mf_raft_propose(raft_, &data, &ctx, 1, &index);
   } else if (result == MF_OK) {
-    result = mf_raft_propose_change(raft_, changes.data(), changes.size(), B(context), &index);
+    result =
+        mf_raft_propose_change(raft_, changes.data(), changes.size(), BytesOf(context), &index);
   }
   if (result == MF_BUSY) {
     done(Error{ErrorCode::kConfigurationInProgress,
@@ -517,7 +520,7 @@ bool RaftNode::Persist(const mf_ready& ready) {
     return false;
   }
   if (!written) Fatal("the replication log could not be written: " + written.error().message);
-  if (batch_->SizeBytes() > kKeepBatchBytes) batch_ = o_.log->kv().NewBatch();
+  if (batch_->SizeBytes() > kKeepLogBatchBytes) batch_ = o_.log->kv().NewBatch();
   return true;
 }
 
@@ -565,7 +568,7 @@ void RaftNode::StepAside() {
 }
 
 void RaftNode::Send(const mf_message* messages, size_t count) {
-  for (size_t i = 0; i < count; ++i) o_.send(messages[i].to, V(messages[i].bytes));
+  for (size_t i = 0; i < count; ++i) o_.send(messages[i].to, TextOf(messages[i].bytes));
 }
 
 void RaftNode::Commit(mf_committed* committed) {
@@ -582,7 +585,7 @@ void RaftNode::Commit(mf_committed* committed) {
     CommittedEntry& c = work.entries.emplace_back(ToCommitted(e));
     if (e.type != LogEntry::kNormal) {
       mf_bytes state = mf_raft_apply_change(raft_, &views[i]);
-      work.conf_state = V(state);
+      work.conf_state = TextOf(state);
       // A change by an earlier leader removed this node. It must not do a leader's work any more,
       // because it has no place in the set.
       const std::vector<Member> left = members();

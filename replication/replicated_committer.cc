@@ -20,8 +20,6 @@ constexpr auto kLookAgain = std::chrono::milliseconds(2);
 /// How long a unit waits for room in the store at most. Then it goes into the log anyway.
 constexpr auto kMaxWaitForRoom = std::chrono::seconds(5);
 
-Error NotPrimary() { return {ErrorCode::kNotWritablePrimary, "not primary"}; }
-
 /// Whether a unit of this many bytes fits into the log.
 Result<void> CheckSize(size_t bytes, const EncodedUnit& encoded, bool in_chunks) {
   // Another code than for other units: drivers do not begin the transaction again.

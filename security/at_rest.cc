@@ -16,6 +16,7 @@
 
 #include "protocol/base64.h"
 #include "protocol/hex.h"
+#include "security/option_file.h"
 
 namespace mayfly {
 namespace {
@@ -29,20 +30,15 @@ constexpr size_t kFileHead = 8 + 1;
 constexpr size_t kFilePrefix = kFileHead + kNonce + kKey + kCounter + kTag;
 constexpr size_t kKeyFileBytes = 1024;  ///< read of a key file at most
 
-const unsigned char* Bytes(std::string_view s) {
-  return reinterpret_cast<const unsigned char*>(s.data());
-}
-unsigned char* Bytes(char* p) { return reinterpret_cast<unsigned char*>(p); }
-
-using Context = std::unique_ptr<EVP_CIPHER_CTX, decltype(&::EVP_CIPHER_CTX_free)>;
+using CipherContext = std::unique_ptr<EVP_CIPHER_CTX, decltype(&::EVP_CIPHER_CTX_free)>;
 using Cipher = std::unique_ptr<EVP_CIPHER, decltype(&::EVP_CIPHER_free)>;
 
 /// This thread's, set to AES-256-CTR: a key and a counter are all that is missing. Making one costs
 /// more than it takes to encrypt a block of the store.
 EVP_CIPHER_CTX* CounterContext() {
   static const Cipher cipher(EVP_CIPHER_fetch(nullptr, "AES-256-CTR", nullptr), &::EVP_CIPHER_free);
-  thread_local const Context context = [] {
-    Context c(EVP_CIPHER_CTX_new(), &::EVP_CIPHER_CTX_free);
+  thread_local const CipherContext context = [] {
+    CipherContext c(EVP_CIPHER_CTX_new(), &::EVP_CIPHER_CTX_free);
     if (c && EVP_EncryptInit_ex2(c.get(), cipher.get(), nullptr, nullptr, nullptr) != 1) c.reset();
     return c;
   }();
@@ -53,8 +49,8 @@ class CounterCipher final : public FileCipher {
  public:
   /// `key_and_counter`: kKey and kCounter bytes.
   explicit CounterCipher(std::string_view key_and_counter) {
-    std::copy_n(Bytes(key_and_counter), kKey, key_.data());
-    std::copy_n(Bytes(key_and_counter) + kKey, kCounter, counter_.data());
+    std::copy_n(AsUnsigned(key_and_counter), kKey, key_.data());
+    std::copy_n(AsUnsigned(key_and_counter) + kKey, kCounter, counter_.data());
   }
   ~CounterCipher() override { OPENSSL_cleanse(key_.data(), key_.size()); }
   CounterCipher(const CounterCipher&) = delete;
@@ -78,7 +74,7 @@ class CounterCipher final : public FileCipher {
     }
     constexpr size_t kStep = size_t{1} << 30;  // EVP counts in ints
     for (; n > 0; data += done, n -= static_cast<size_t>(done))
-      if (EVP_EncryptUpdate(context, Bytes(data), &done, Bytes(data),
+      if (EVP_EncryptUpdate(context, AsUnsigned(data), &done, AsUnsigned(data),
                             static_cast<int>(std::min(n, kStep))) != 1)
         return false;
     return true;
@@ -92,32 +88,35 @@ class CounterCipher final : public FileCipher {
 /// AES-256-GCM. `out` has room for `in` and, behind it, kTag bytes. False: for lack of memory.
 bool Wrap(std::string_view key, std::string_view nonce, std::string_view vouched,
           std::string_view in, char* out) {
-  const Context c(EVP_CIPHER_CTX_new(), &::EVP_CIPHER_CTX_free);
+  const CipherContext c(EVP_CIPHER_CTX_new(), &::EVP_CIPHER_CTX_free);
   int n = 0;
   return c &&
-         EVP_EncryptInit_ex(c.get(), EVP_aes_256_gcm(), nullptr, Bytes(key), Bytes(nonce)) == 1 &&
-         EVP_EncryptUpdate(c.get(), nullptr, &n, Bytes(vouched),
+         EVP_EncryptInit_ex(c.get(), EVP_aes_256_gcm(), nullptr, AsUnsigned(key),
+                            AsUnsigned(nonce)) == 1 &&
+         EVP_EncryptUpdate(c.get(), nullptr, &n, AsUnsigned(vouched),
                            static_cast<int>(vouched.size())) == 1 &&
-         EVP_EncryptUpdate(c.get(), Bytes(out), &n, Bytes(in), static_cast<int>(in.size())) == 1 &&
-         EVP_EncryptFinal_ex(c.get(), Bytes(out) + n, &n) == 1 &&
+         EVP_EncryptUpdate(c.get(), AsUnsigned(out), &n, AsUnsigned(in),
+                           static_cast<int>(in.size())) == 1 &&
+         EVP_EncryptFinal_ex(c.get(), AsUnsigned(out) + n, &n) == 1 &&
          EVP_CIPHER_CTX_ctrl(c.get(), EVP_CTRL_GCM_GET_TAG, kTag, out + in.size()) == 1;
 }
 
 /// The other way; nothing: it is not what this key has wrapped.
 std::optional<Secret> Unwrap(std::string_view key, std::string_view nonce, std::string_view vouched,
                              std::string_view in, std::string_view tag) {
-  const Context c(EVP_CIPHER_CTX_new(), &::EVP_CIPHER_CTX_free);
+  const CipherContext c(EVP_CIPHER_CTX_new(), &::EVP_CIPHER_CTX_free);
   std::string out(in.size(), '\0');
   int n = 0;
-  const bool good =
-      c && EVP_DecryptInit_ex(c.get(), EVP_aes_256_gcm(), nullptr, Bytes(key), Bytes(nonce)) == 1 &&
-      EVP_DecryptUpdate(c.get(), nullptr, &n, Bytes(vouched), static_cast<int>(vouched.size())) ==
-          1 &&
-      EVP_DecryptUpdate(c.get(), Bytes(out.data()), &n, Bytes(in), static_cast<int>(in.size())) ==
-          1 &&
-      EVP_CIPHER_CTX_ctrl(c.get(), EVP_CTRL_GCM_SET_TAG, kTag, const_cast<char*>(tag.data())) ==
-          1 &&
-      EVP_DecryptFinal_ex(c.get(), Bytes(out.data()) + n, &n) == 1;
+  const bool good = c &&
+                    EVP_DecryptInit_ex(c.get(), EVP_aes_256_gcm(), nullptr, AsUnsigned(key),
+                                       AsUnsigned(nonce)) == 1 &&
+                    EVP_DecryptUpdate(c.get(), nullptr, &n, AsUnsigned(vouched),
+                                      static_cast<int>(vouched.size())) == 1 &&
+                    EVP_DecryptUpdate(c.get(), AsUnsigned(out.data()), &n, AsUnsigned(in),
+                                      static_cast<int>(in.size())) == 1 &&
+                    EVP_CIPHER_CTX_ctrl(c.get(), EVP_CTRL_GCM_SET_TAG, kTag,
+                                        const_cast<char*>(tag.data())) == 1 &&
+                    EVP_DecryptFinal_ex(c.get(), AsUnsigned(out.data()) + n, &n) == 1;
   Secret secret(std::move(out));
   if (!good) return std::nullopt;
   return secret;
@@ -172,10 +171,6 @@ class StoreCiphers final : public FileCiphers {
   const Secret key_;
   std::string vouched_;  ///< head of a prefix, and the store
 };
-
-Error BadKeyFile(std::string_view option, const std::string& path, std::string_view why) {
-  return {ErrorCode::kInvalidOptions, std::string(option) + ": " + path + ": " + std::string(why)};
-}
 
 Error SystemError(std::string_view what, const std::string& path) {
   const int code = errno;
@@ -281,8 +276,7 @@ std::optional<Secret> DataKey(std::string_view keystore, const MasterKey& master
 
 Result<MasterKey> MasterKey::Read(std::string_view option, const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    return BadKeyFile(option, path, std::string("cannot read it: ") + std::strerror(errno));
+  if (fd < 0) return BadFile(option, path, std::string("cannot read it: ") + std::strerror(errno));
   struct stat st {};
   const bool known = ::fstat(fd, &st) == 0;
   char buffer[kKeyFileBytes + 1];
@@ -295,9 +289,9 @@ Result<MasterKey> MasterKey::Read(std::string_view option, const std::string& pa
   Secret text(std::string(buffer, size));
   OPENSSL_cleanse(buffer, sizeof buffer);
   if (!known || n < 0)
-    return BadKeyFile(option, path, std::string("cannot read it: ") + std::strerror(code));
+    return BadFile(option, path, std::string("cannot read it: ") + std::strerror(code));
   if ((st.st_mode & 077) != 0)
-    return BadKeyFile(option, path, "other users can read the key: chmod 600 it");
+    return BadFile(option, path, "other users can read the key: chmod 600 it");
   std::string_view base64 = text.view();
   while (!base64.empty() && std::strchr(" \t\r\n", base64.back()) != nullptr)
     base64.remove_suffix(1);
@@ -309,8 +303,8 @@ Result<MasterKey> MasterKey::Read(std::string_view option, const std::string& pa
   master.key_ = Secret(std::move(key));
   master.path_ = path;
   if (!right)
-    return BadKeyFile(option, path,
-                      "it must hold 32 bytes in base64, and nothing else: openssl rand -base64 32");
+    return BadFile(option, path,
+                   "it must hold 32 bytes in base64, and nothing else: openssl rand -base64 32");
   return master;
 }
 

@@ -18,10 +18,6 @@ const EVP_MD* Algorithm(HashKind kind) {
   return kind == HashKind::kSha1 ? EVP_sha1() : EVP_sha256();
 }
 
-const unsigned char* Bytes(std::string_view s) {
-  return reinterpret_cast<const unsigned char*>(s.data());
-}
-
 }  // namespace
 
 Secret::Secret(std::string&& text) : text_(text) {
@@ -62,7 +58,7 @@ Digest HashOf(HashKind kind, std::string_view data) {
 Digest HmacOf(HashKind kind, std::string_view key, std::string_view data) {
   Digest d;
   unsigned int n = 0;
-  if (HMAC(Algorithm(kind), key.data(), static_cast<int>(key.size()), Bytes(data), data.size(),
+  if (HMAC(Algorithm(kind), key.data(), static_cast<int>(key.size()), AsUnsigned(data), data.size(),
            d.bytes.data(), &n) == nullptr)
     throw std::bad_alloc();
   d.size = n;
@@ -72,7 +68,7 @@ Digest HmacOf(HashKind kind, std::string_view key, std::string_view data) {
 Digest Pbkdf2(HashKind kind, std::string_view password, std::string_view salt, int iterations) {
   Digest d;
   d.size = DigestSize(kind);
-  if (PKCS5_PBKDF2_HMAC(password.data(), static_cast<int>(password.size()), Bytes(salt),
+  if (PKCS5_PBKDF2_HMAC(password.data(), static_cast<int>(password.size()), AsUnsigned(salt),
                         static_cast<int>(salt.size()), iterations, Algorithm(kind),
                         static_cast<int>(d.size), d.bytes.data()) != 1)
     throw std::bad_alloc();

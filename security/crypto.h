@@ -9,6 +9,12 @@
 
 namespace mayfly {
 
+/// Bytes as OpenSSL takes them.
+inline const unsigned char* AsUnsigned(std::string_view s) {
+  return reinterpret_cast<const unsigned char*>(s.data());
+}
+inline unsigned char* AsUnsigned(char* p) { return reinterpret_cast<unsigned char*>(p); }
+
 /// The hash functions of SCRAM.
 enum class HashKind : uint8_t { kSha1, kSha256 };
 

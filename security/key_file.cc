@@ -12,8 +12,6 @@ namespace {
 constexpr size_t kMinKey = 6, kMaxKey = 1024;
 constexpr size_t kMaxKeyFile = 64 << 10;
 
-Error Bad(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
-
 bool IsBase64(char c) {
   return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '+' ||
          c == '/' || c == '=';
@@ -40,33 +38,33 @@ Result<std::vector<std::string>> ParseKeyFile(std::string_view text, const std::
     } else if (IsBase64(c)) {
       key += c;
     } else {
-      return Bad("keyFile: invalid char in key file " + path + ": only base64 is allowed");
+      return BadValue("keyFile: invalid char in key file " + path + ": only base64 is allowed");
     }
   }
-  if (quote != 0) return Bad("keyFile: a quote in " + path + " does not end");
+  if (quote != 0) return BadValue("keyFile: a quote in " + path + " does not end");
   end();
   if (keys.empty()) keys.emplace_back();
   if (keys.size() > kMaxMemberKeys)
-    return Bad("keyFile: there are " + std::to_string(keys.size()) + " keys in " + path + ", and " +
-               std::to_string(kMaxMemberKeys) + " are the most");
+    return BadValue("keyFile: there are " + std::to_string(keys.size()) + " keys in " + path +
+                    ", and " + std::to_string(kMaxMemberKeys) + " are the most");
   for (const std::string& k : keys)
     if (k.size() < kMinKey || k.size() > kMaxKey)
-      return Bad("keyFile: security key in " + path + " has length " + std::to_string(k.size()) +
-                 ", must be between 6 and 1024 chars");
+      return BadValue("keyFile: security key in " + path + " has length " +
+                      std::to_string(k.size()) + ", must be between 6 and 1024 chars");
   return keys;
 }
 
 Result<std::vector<std::string>> ReadKeyFile(const std::string& path) {
   struct stat st {};
-  if (::stat(path.c_str(), &st) != 0) return Bad("keyFile: cannot read " + path);
+  if (::stat(path.c_str(), &st) != 0) return BadValue("keyFile: cannot read " + path);
   if ((st.st_mode & 077) != 0)
-    return Bad("keyFile: permissions on " + path + " are too open: chmod 600 it");
+    return BadValue("keyFile: permissions on " + path + " are too open: chmod 600 it");
   std::ifstream in(path);
-  if (!in) return Bad("keyFile: cannot read " + path);
+  if (!in) return BadValue("keyFile: cannot read " + path);
   std::stringstream stream;
   stream << in.rdbuf();
   std::string text = std::move(stream).str();
-  if (text.size() > kMaxKeyFile) return Bad("keyFile: " + path + " is larger than 64 KiB");
+  if (text.size() > kMaxKeyFile) return BadValue("keyFile: " + path + " is larger than 64 KiB");
   auto keys = ParseKeyFile(text, path);
   OPENSSL_cleanse(text.data(), text.size());
   return keys;

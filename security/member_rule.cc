@@ -10,14 +10,13 @@ constexpr std::string_view kAttributes = "net.tls.clusterAuthX509.attributes",
                            kOther = "tlsClusterAuthX509Override",
                            kOtherName = "tlsX509ClusterAuthDNOverride";
 
-Error Bad(std::string message) { return {ErrorCode::kInvalidOptions, std::move(message)}; }
-
 Result<std::vector<NameAttribute>> Attributes(std::string_view option, std::string_view text) {
   if (text.empty()) return std::vector<NameAttribute>();
   Result<std::vector<NameAttribute>> name = ParseName(text);
-  if (!name) return Bad(std::string(option) + ": " + name.error().message);
+  if (!name) return InvalidOptions(std::string(option) + ": " + name.error().message);
   if (name.value().empty())
-    return Bad(std::string(option) + ": '" + std::string(text) + "' has no attribute with a value");
+    return InvalidOptions(std::string(option) + ": '" + std::string(text) +
+                          "' has no attribute with a value");
   return name;
 }
 
@@ -30,10 +29,11 @@ bool Has(const std::vector<NameAttribute>& subject, const std::vector<NameAttrib
 
 Result<MemberRule> MemberRule::Make(const TlsOptions& o) {
   if (!o.member_attributes.empty() && !o.member_extension.empty())
-    return Bad(std::string(kAttributes) + " and " + std::string(kExtension) +
-               " exclude each other: members are known by one of them");
+    return InvalidOptions(std::string(kAttributes) + " and " + std::string(kExtension) +
+                          " exclude each other: members are known by one of them");
   if (!o.other_member_attributes.empty() && !o.other_member_extension.empty())
-    return Bad(std::string(kOther) + ": attributes and extensionValue exclude each other");
+    return InvalidOptions(std::string(kOther) +
+                          ": attributes and extensionValue exclude each other");
   MemberRule rule;
   MAYFLY_TRY(rule.attributes_, Attributes(kAttributes, o.member_attributes));
   MAYFLY_TRY(rule.other_attributes_, Attributes(kOther, o.other_member_attributes));
@@ -42,12 +42,12 @@ Result<MemberRule> MemberRule::Make(const TlsOptions& o) {
   rule.other_extension_ = o.other_member_extension;
   if (!o.member_name_override.empty()) {
     if (rule.has_own_rule())
-      return Bad(std::string(kOtherName) +
-                 " is about O, OU and DC, by which members do not know one another with "
-                 "net.tls.clusterAuthX509: set " +
-                 std::string(kOther) + " instead");
+      return InvalidOptions(std::string(kOtherName) +
+                            " is about O, OU and DC, by which members do not know one another with "
+                            "net.tls.clusterAuthX509: set " +
+                            std::string(kOther) + " instead");
     Result<std::string> name = ParseOrganisation(o.member_name_override);
-    if (!name) return Bad(std::string(kOtherName) + ": " + name.error().message);
+    if (!name) return InvalidOptions(std::string(kOtherName) + ": " + name.error().message);
     rule.other_organisation_ = std::move(name).value();
   }
   return rule;

@@ -58,12 +58,6 @@ bool IsAttribute(std::string_view s) {
          ((s[0] >= 'a' && s[0] <= 'z') || (s[0] >= 'A' && s[0] <= 'Z'));
 }
 
-std::string Base64(std::string_view bytes) {
-  std::string s;
-  AppendBase64(bytes, s);
-  return s;
-}
-
 }  // namespace
 
 std::string_view ScramMechanismName(ScramMechanism mechanism) {

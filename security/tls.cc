@@ -26,8 +26,6 @@ constexpr const char* kCiphers =
     "!DSS";
 constexpr unsigned char kSessionContext[] = "mayfly";
 
-Error Bad(std::string message) { return {ErrorCode::kInvalidOptions, std::move(message)}; }
-
 /// The keys that seal session tickets. A new one is made every hour; the previous one still opens
 /// tickets.
 class TicketKeys {
@@ -116,12 +114,12 @@ SSL_verify_cb CheckOf(const TlsOptions& o) {
   return o.crl_file.empty() ? nullptr : &NeedsOneList;
 }
 
-using Context = std::shared_ptr<SSL_CTX>;
+using TlsContext = std::shared_ptr<SSL_CTX>;
 
 /// What all contexts have in common.
-Result<Context> NewContext(const TlsOptions& o, const SSL_METHOD* method) {
-  Context context(SSL_CTX_new(method), [](SSL_CTX* c) { SSL_CTX_free(c); });
-  if (!context) return Bad("TLS: OpenSSL cannot make a context");
+Result<TlsContext> NewContext(const TlsOptions& o, const SSL_METHOD* method) {
+  TlsContext context(SSL_CTX_new(method), [](SSL_CTX* c) { SSL_CTX_free(c); });
+  if (!context) return InvalidOptions("TLS: OpenSSL cannot make a context");
   SSL_CTX* c = context.get();
   SSL_CTX_set_options(c, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION |
                              SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_IGNORE_UNEXPECTED_EOF |
@@ -134,9 +132,10 @@ Result<Context> NewContext(const TlsOptions& o, const SSL_METHOD* method) {
   SSL_CTX_set_max_proto_version(c, o.tls13 ? TLS1_3_VERSION : TLS1_2_VERSION);
   SSL_CTX_set_dh_auto(c, 1);
   if (SSL_CTX_set_cipher_list(c, o.ciphers.empty() ? kCiphers : o.ciphers.c_str()) != 1)
-    return Bad("opensslCipherConfig: there is no cipher in '" + o.ciphers + "'");
+    return InvalidOptions("opensslCipherConfig: there is no cipher in '" + o.ciphers + "'");
   if (!o.cipher_suites.empty() && SSL_CTX_set_ciphersuites(c, o.cipher_suites.c_str()) != 1)
-    return Bad("opensslCipherSuiteConfig: there is no cipher suite in '" + o.cipher_suites + "'");
+    return InvalidOptions("opensslCipherSuiteConfig: there is no cipher suite in '" +
+                          o.cipher_suites + "'");
   ERR_clear_error();
   return context;
 }
@@ -150,8 +149,8 @@ Result<void> UseIdentity(SSL_CTX* c, const TlsIdentity& id, std::string_view opt
   if (used) return Ok();
   const char* why = ERR_reason_error_string(ERR_get_error());
   ERR_clear_error();
-  return Bad(std::string(option) + ": " + path + ": " +
-             (why != nullptr ? why : "OpenSSL does not take it"));
+  return InvalidOptions(std::string(option) + ": " + path + ": " +
+                        (why != nullptr ? why : "OpenSSL does not take it"));
 }
 
 struct Authorities {
@@ -165,7 +164,7 @@ struct Authorities {
 Result<void> UseAuthorities(SSL_CTX* c, const Authorities& a, bool tell_clients, bool whole_chain) {
   X509_STORE* store = SSL_CTX_get_cert_store(c);
   if (a.of_system && SSL_CTX_set_default_verify_paths(c) != 1)
-    return Bad("tlsUseSystemCA: the system's certificates cannot be read");
+    return InvalidOptions("tlsUseSystemCA: the system's certificates cannot be read");
   for (const auto& ca : a.certificates) {
     X509_STORE_add_cert(store, ca.get());
     if (tell_clients) SSL_CTX_add_client_CA(c, ca.get());
@@ -196,7 +195,7 @@ void KeepChain(SSL_CTX* c, const TlsIdentity& id) {
 struct Tls::Contexts {
   explicit Contexts(const Now& now) : tickets(now) {}
   mutable TicketKeys tickets;
-  Context clients, http, dialler;
+  TlsContext clients, http, dialler;
   Facts facts;
   std::string organisation;  ///< of this member's certificate; empty: it has none
   int64_t dialler_expires = 0;
@@ -283,7 +282,7 @@ Result<std::shared_ptr<const Tls::Contexts>> Tls::Load() const {
   }
   servers.of_system = clients.of_system = o.use_system_ca && o.ca_file.empty();
 
-  for (Context* door : {&made->clients, &made->http}) {
+  for (TlsContext* door : {&made->clients, &made->http}) {
     MAYFLY_TRY(*door, NewContext(o, TLS_server_method()));
     SSL_CTX* c = door->get();
     MAYFLY_TRY(UseIdentity(c, own, kOwn, o.certificate_key_file));
@@ -319,21 +318,23 @@ Result<std::shared_ptr<const Tls::Contexts>> Tls::Load() const {
       const X509* c = identity->certificate.get();
       const std::string subject = SubjectOf(c), membership = MembershipOf(c);
       if (members_.has_own_rule() && !members_.Knows({subject, {}, membership}, {}))
-        return Bad(std::string(option) + ": its certificate is not a member's: it does not have " +
-                   members_.Text() + " (net.tls.clusterAuthX509)");
+        return InvalidOptions(std::string(option) +
+                              ": its certificate is not a member's: it does not have " +
+                              members_.Text() + " (net.tls.clusterAuthX509)");
     }
   }
   if (TakesCertificates(cluster_auth()) && !members_.has_own_rule()) {
     const std::string shown = OrganisationOf(X509_get_subject_name(own.certificate.get()));
     if (made->organisation.empty())
-      return Bad(std::string(o.cluster_file.empty() ? kOwn : kCluster) +
-                 ": the subject of the certificate has neither O, OU nor DC, by which the members "
-                 "of a set know one another (clusterAuthMode " +
-                 std::string(ClusterAuthModeName(cluster_auth())) + ")");
+      return InvalidOptions(
+          std::string(o.cluster_file.empty() ? kOwn : kCluster) +
+          ": the subject of the certificate has neither O, OU nor DC, by which the members "
+          "of a set know one another (clusterAuthMode " +
+          std::string(ClusterAuthModeName(cluster_auth())) + ")");
     if (!members_.Knows({.organisation = shown}, made->organisation))
-      return Bad(std::string(kCluster) +
-                 ": its certificate has other attributes O, OU and DC than that of " +
-                 std::string(kOwn) + ": the members of a set know one another by these");
+      return InvalidOptions(std::string(kCluster) +
+                            ": its certificate has other attributes O, OU and DC than that of " +
+                            std::string(kOwn) + ": the members of a set know one another by these");
   }
   made->facts.subject = SubjectOf(own.certificate.get());
   made->facts.expires = ExpiryOf(own.certificate.get());

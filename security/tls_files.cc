@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "security/crypto.h"
+#include "security/option_file.h"
 #include "security/x509_facts.h"
 
 namespace mayfly {
@@ -21,18 +22,14 @@ namespace {
 
 constexpr size_t kMaxFile = 8 << 20;
 
-Error Bad(std::string_view option, const std::string& path, std::string_view why) {
-  return {ErrorCode::kInvalidOptions, std::string(option) + ": " + path + ": " + std::string(why)};
-}
-
 Result<std::string> ReadFile(std::string_view option, const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  if (!in) return Bad(option, path, std::string("cannot read it: ") + std::strerror(errno));
+  if (!in) return BadFile(option, path, std::string("cannot read it: ") + std::strerror(errno));
   std::stringstream text;
   text << in.rdbuf();
   // Opening a directory works, reading it does not.
-  if (text.str().empty()) return Bad(option, path, "it is empty, or no file");
-  if (text.str().size() > kMaxFile) return Bad(option, path, "it is larger than 8 MB");
+  if (text.str().empty()) return BadFile(option, path, "it is empty, or no file");
+  if (text.str().size() > kMaxFile) return BadFile(option, path, "it is larger than 8 MB");
   return std::move(text).str();
 }
 
@@ -68,26 +65,26 @@ int GivePassword(char* buffer, int size, int, void* user) {
 Result<std::shared_ptr<EVP_PKEY>> ReadKey(std::string_view option, const std::string& path,
                                           const std::string& text, const std::string& password) {
   if (text.find("PRIVATE KEY-----") == std::string::npos)
-    return Bad(option, path, "it has no private key: certificate and key belong in one file");
+    return BadFile(option, path, "it has no private key: certificate and key belong in one file");
   const Bio bio = Over(text);
   Password p{password};
   EVP_PKEY* key = PEM_read_bio_PrivateKey(bio.get(), nullptr, &GivePassword, &p);
   ERR_clear_error();
   if (key != nullptr) return std::shared_ptr<EVP_PKEY>(key, &::EVP_PKEY_free);
-  if (!p.asked) return Bad(option, path, "its private key cannot be read");
-  return Bad(option, path,
-             password.empty() ? "its private key is encrypted, and there is no password for it"
-                              : "the password does not open its private key");
+  if (!p.asked) return BadFile(option, path, "its private key cannot be read");
+  return BadFile(option, path,
+                 password.empty() ? "its private key is encrypted, and there is no password for it"
+                                  : "the password does not open its private key");
 }
 
 /// PostgreSQL's rule: only the owner may access the file. If it belongs to root, a group may read
 /// it as well.
 Result<void> CheckMode(std::string_view option, const std::string& path) {
   struct stat st {};
-  if (::stat(path.c_str(), &st) != 0) return Bad(option, path, std::strerror(errno));
+  if (::stat(path.c_str(), &st) != 0) return BadFile(option, path, std::strerror(errno));
   const unsigned forbidden = st.st_uid == 0 ? 027 : 077;
   if ((st.st_mode & forbidden) != 0)
-    return Bad(option, path, "it has a private key and others can read it: chmod 600 it");
+    return BadFile(option, path, "it has a private key and others can read it: chmod 600 it");
   return Ok();
 }
 
@@ -112,10 +109,10 @@ Result<TlsIdentity> ReadTlsIdentity(std::string_view option, const std::string& 
     id.certificate = NextCertificate(bio);
     if (!id.certificate) {
       ERR_clear_error();
-      return Bad(option, path, "it has no certificate in PEM form");
+      return BadFile(option, path, "it has no certificate in PEM form");
     }
     while (auto next = NextCertificate(bio)) id.chain.push_back(std::move(next));
-    if (!EndedWell()) return Bad(option, path, "one of its certificates cannot be read");
+    if (!EndedWell()) return BadFile(option, path, "one of its certificates cannot be read");
   }
   Result<std::shared_ptr<EVP_PKEY>> key = ReadKey(option, path, text, password);
   OPENSSL_cleanse(text.data(), text.size());
@@ -124,14 +121,14 @@ Result<TlsIdentity> ReadTlsIdentity(std::string_view option, const std::string& 
   MAYFLY_TRY(CheckMode(option, path));
   if (X509_check_private_key(id.certificate.get(), id.key.get()) != 1) {
     ERR_clear_error();
-    return Bad(option, path, "its private key is not that of its (first) certificate");
+    return BadFile(option, path, "its private key is not that of its (first) certificate");
   }
   time_t at = now;
   if (X509_cmp_time(X509_get0_notBefore(id.certificate.get()), &at) > 0)
-    return Bad(option, path, "its certificate is not valid yet");
+    return BadFile(option, path, "its certificate is not valid yet");
   if (X509_cmp_time(X509_get0_notAfter(id.certificate.get()), &at) <= 0)
-    return Bad(option, path,
-               "its certificate has expired on " + Day(ExpiryOf(id.certificate.get())));
+    return BadFile(option, path,
+                   "its certificate has expired on " + Day(ExpiryOf(id.certificate.get())));
   return id;
 }
 
@@ -141,8 +138,8 @@ Result<std::vector<std::shared_ptr<X509>>> ReadTlsAuthorities(std::string_view o
   const Bio bio = Over(text);
   std::vector<std::shared_ptr<X509>> all;
   while (auto next = NextCertificate(bio)) all.push_back(std::move(next));
-  if (!EndedWell()) return Bad(option, path, "one of its certificates cannot be read");
-  if (all.empty()) return Bad(option, path, "it has no certificate in PEM form");
+  if (!EndedWell()) return BadFile(option, path, "one of its certificates cannot be read");
+  if (all.empty()) return BadFile(option, path, "it has no certificate in PEM form");
   return all;
 }
 
@@ -153,8 +150,8 @@ Result<std::vector<std::shared_ptr<X509_CRL>>> ReadTlsRevocations(std::string_vi
   std::vector<std::shared_ptr<X509_CRL>> all;
   while (X509_CRL* list = PEM_read_bio_X509_CRL(bio.get(), nullptr, nullptr, nullptr))
     all.emplace_back(list, &::X509_CRL_free);
-  if (!EndedWell()) return Bad(option, path, "one of its revocation lists cannot be read");
-  if (all.empty()) return Bad(option, path, "it has no revocation list in PEM form");
+  if (!EndedWell()) return BadFile(option, path, "one of its revocation lists cannot be read");
+  if (all.empty()) return BadFile(option, path, "it has no revocation list in PEM form");
   return all;
 }
 

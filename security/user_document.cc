@@ -23,12 +23,6 @@ std::string_view Text(BsonView document, std::string_view field) {
   return v.IsString() ? v.String() : std::string_view();
 }
 
-std::string Base64(std::string_view bytes) {
-  std::string s;
-  AppendBase64(bytes, s);
-  return s;
-}
-
 bool ParseCredential(BsonValue value, ScramMechanism m, std::optional<ScramCredential>& out) {
   if (value.missing()) return true;
   if (!value.IsDocument()) return false;

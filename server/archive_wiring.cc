@@ -17,8 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Error Bad(std::string message) { return {ErrorCode::kInvalidOptions, std::move(message)}; }
-
 /// As given, by the flag or in the file.
 std::string Option(const ServerConfig& config, std::string_view name) {
   const BsonValue section = config.parsed.view()["replication"];
@@ -62,11 +60,11 @@ Result<bool> ArchiveWanted(const ServerConfig& config) {
                     command = Option(config, "logArchiveCommand");
   if (folder.empty() && command.empty()) return false;
   if (folder.empty())
-    return Bad(
+    return InvalidOptions(
         "logArchiveCommand needs logArchivePath: segments are written there, and then given "
         "to the command");
   if (config.repl_set.empty())
-    return Bad("logArchivePath needs replSet: a standalone has no log to archive");
+    return InvalidOptions("logArchivePath needs replSet: a standalone has no log to archive");
   if (!command.empty()) {
     MAYFLY_TRY(SplitCommandLine(command));
   }
@@ -80,10 +78,10 @@ Result<void> StartArchiver(ServerContext& server, ReplicaSet& set, FileCiphersPt
   // Also when the command changes into another folder.
   std::error_code ec;
   o.folder = fs::absolute(Option(config, "logArchivePath"), ec).lexically_normal().string();
-  if (ec) return Bad("logArchivePath: " + ec.message());
+  if (ec) return InvalidOptions("logArchivePath: " + ec.message());
   if (fs::weakly_canonical(o.folder, ec) == fs::weakly_canonical(config.db_path, ec))
-    return Bad("logArchivePath: " + o.folder +
-               " is the data directory: give a folder of its own, best on another disk");
+    return InvalidOptions("logArchivePath: " + o.folder +
+                          " is the data directory: give a folder of its own, best on another disk");
   if (const std::string command = Option(config, "logArchiveCommand"); !command.empty()) {
     MAYFLY_TRY(o.command, SplitCommandLine(command));
   }
@@ -134,8 +132,8 @@ Result<std::vector<FileCiphersPtr>> OpenArchiveKeys(const std::string& folder,
                  "cannot list the archive " + folder + ": " + ec.message()};
   if (!any || !out.empty()) return out;
   if (failed) return *failed;
-  return Bad("the archive in " + folder +
-             " is encrypted: give --enableEncryption and --encryptionKeyFile");
+  return InvalidOptions("the archive in " + folder +
+                        " is encrypted: give --enableEncryption and --encryptionKeyFile");
 }
 
 Result<void> CheckArchiveOf(const BackupManifest& backup, const MasterKeys& keys,

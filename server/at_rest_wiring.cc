@@ -22,8 +22,6 @@ struct Found {
   bool plain = false;      ///< or is that of a plain store
 };
 
-Error Bad(std::string message) { return {ErrorCode::kInvalidOptions, std::move(message)}; }
-
 Result<Found> Look(const std::string& directory, const KvEngine& plain) {
   Found found;
   std::error_code ec;
@@ -52,7 +50,7 @@ Result<Found> Look(const std::string& directory, const KvEngine& plain) {
 }
 
 /// Whether another process has the store open: it holds the lock of its file.
-bool InUse(const std::string& directory) {
+bool StoreInUse(const std::string& directory) {
   const int fd = ::open((directory + "/LOCK").c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return false;
   struct flock lock {};
@@ -70,10 +68,10 @@ BsonValue SecurityOption(const ServerConfig& config, std::string_view name) {
 }
 
 Error LostKeystore(const std::string& directory) {
-  return Bad("the data in " + directory + " is encrypted, and the file " +
-             std::string(kKeystoreFile) +
-             ", which has its key, is missing: restore it from a backup of this directory. "
-             "Nothing was changed");
+  return InvalidOptions(
+      "the data in " + directory + " is encrypted, and the file " + std::string(kKeystoreFile) +
+      ", which has its key, is missing: restore it from a backup of this directory. "
+      "Nothing was changed");
 }
 
 }  // namespace
@@ -102,22 +100,24 @@ Result<AtRest> OpenAtRest(const std::string& directory, const MasterKeys& keys,
   AtRest at_rest;
   if (!found.keystore && found.encrypted) return LostKeystore(directory);
   if (found.keystore && found.plain)
-    return Bad("the data in " + directory + " is not encrypted, but there is " +
-               std::string(kKeystoreFile) +
-               ": they do not belong together. Move the one away that is not this directory's. "
-               "Nothing was changed");
+    return InvalidOptions(
+        "the data in " + directory + " is not encrypted, but there is " +
+        std::string(kKeystoreFile) +
+        ": they do not belong together. Move the one away that is not this directory's. "
+        "Nothing was changed");
   if (!keys.now) {
     if (found.keystore)
-      return Bad("the data in " + directory + " is encrypted (there is " +
-                 std::string(kKeystoreFile) +
-                 "): start with --enableEncryption and --encryptionKeyFile. Nothing was changed");
+      return InvalidOptions(
+          "the data in " + directory + " is encrypted (there is " + std::string(kKeystoreFile) +
+          "): start with --enableEncryption and --encryptionKeyFile. Nothing was changed");
     return at_rest;
   }
   if (found.plain || (found.store && !found.keystore))
-    return Bad("the data in " + directory +
-               " is not encrypted, and cannot become so in its place: start without "
-               "--enableEncryption, or with an empty directory, and copy the data into that (an "
-               "initial sync, or mongodump and mongorestore). Nothing was changed");
+    return InvalidOptions(
+        "the data in " + directory +
+        " is not encrypted, and cannot become so in its place: start without "
+        "--enableEncryption, or with an empty directory, and copy the data into that (an "
+        "initial sync, or mongodump and mongorestore). Nothing was changed");
   if (!found.keystore) {
     std::error_code ec;
     fs::create_directories(directory, ec);
@@ -129,7 +129,7 @@ Result<AtRest> OpenAtRest(const std::string& directory, const MasterKeys& keys,
   }
   // This start would be refused later, but it would first replace the master key of a running
   // server, whose next start would not know the new key.
-  if (keys.before && InUse(directory))
+  if (keys.before && StoreInUse(directory))
     return Error{ErrorCode::kLockBusy, "another process is using the data directory " + directory +
                                            ": stop it first. Nothing was changed"};
   MAYFLY_TRY(OpenedKeystore opened,

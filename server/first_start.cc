@@ -17,9 +17,10 @@ namespace asio = boost::asio;
 
 constexpr std::chrono::milliseconds kPause{100};
 
-using Outcome = std::optional<Result<BsonDocument>>;
+using CommandOutcome = std::optional<Result<BsonDocument>>;
 
-Awaitable<void> RunInto(ServerContext& server, IoExecutor io, BsonDocument command, Outcome* out) {
+Awaitable<void> RunInto(ServerContext& server, IoExecutor io, BsonDocument command,
+                        CommandOutcome* out) {
   try {
     *out = co_await RunLocalCommand(server, io, "admin", std::move(command));
   } catch (...) {
@@ -38,7 +39,7 @@ FirstStart::~FirstStart() { Stop(); }
 
 Result<BsonDocument> FirstStart::Run(BsonDocument command) {
   asio::io_context io(1);
-  Outcome out;
+  CommandOutcome out;
   asio::co_spawn(io.get_executor(), RunInto(server_, io.get_executor(), std::move(command), &out),
                  asio::detached);
   // Not run(): while the command is with a worker, there may be nothing to do here.

@@ -25,22 +25,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kCacheBytes = 128 << 20;
-constexpr int64_t kTellMicros = 5'000'000;
-
-Error Bad(std::string message) { return {ErrorCode::kInvalidOptions, std::move(message)}; }
-
 /// What must hold before the store is opened; nothing is changed.
 Result<void> CheckDirectory(const std::string& path) {
   std::error_code ec;
   if (!fs::exists(fs::path(path) / std::string(kStoreCurrentFile), ec))
-    return Bad("there is no data in " + path + ": give the data directory with --dbpath");
+    return InvalidOptions("there is no data in " + path +
+                          ": give the data directory with --dbpath");
   MAYFLY_TRY(CheckRestoreEnded(path));
   MAYFLY_TRY(const bool pending, ResyncIsPending(path));
   if (pending)
-    return Bad("in " + path +
-               " another member's data waits to take the place of this one's: start the server "
-               "once, which does that");
+    return InvalidOptions(
+        "in " + path +
+        " another member's data waits to take the place of this one's: start the server "
+        "once, which does that");
   return Ok();
 }
 
@@ -106,7 +103,7 @@ class OfflineBackup {
 
  private:
   Result<void> Step(uint64_t done, uint64_t total) {
-    if (total > 0 && clock_.MonotonicMicros() - told_ >= kTellMicros) {
+    if (total > 0 && clock_.MonotonicMicros() - told_ >= kOfflineTellMicros) {
       told_ = clock_.MonotonicMicros();
       log_.Write(LogSeverity::kInfo, LogComponent::kStorage, 9000226,
                  "The backup of a stopped server goes on", BuildBson([&](BsonBuilder& b) {
@@ -149,13 +146,14 @@ Result<void> RunOfflineBackup(const ServerConfig& config, SystemClock& clock, Lo
   MAYFLY_TRY(CheckDirectory(config.db_path));
   MAYFLY_TRY(const MasterKeys keys, ReadMasterKeys(config));
   if (keys.before)
-    return Bad("--backup does not change the master key: leave --encryptionRotateFrom out");
+    return InvalidOptions(
+        "--backup does not change the master key: leave --encryptionRotateFrom out");
   KvEnginePtr engine = MakeRocksEngine(rocksdb_env);
   MAYFLY_TRY(const AtRest at_rest, OpenAtRest(config.db_path, keys, *engine));
   if (at_rest.ciphers) engine = MakeRocksEngine(rocksdb_env, at_rest.ciphers);
   StorageOptions o;
   o.path = config.db_path;
-  o.cache_bytes = kCacheBytes;
+  o.cache_bytes = kOfflineCacheBytes;
   o.clock = &clock;
   o.engine = std::move(engine);
   o.logged = true;  // builds of indexes wait: the backup has them as they are

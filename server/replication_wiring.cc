@@ -24,8 +24,6 @@ namespace {
 /// Each member's own: set while the directory is (or was) used outside of its set.
 constexpr std::string_view kStandaloneSetting = "local/openedAsStandalone";
 
-Error Bad(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
-
 }  // namespace
 
 std::string SelfHost(const ServerConfig& config, int port) {
@@ -169,11 +167,11 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(
   set->clock().set_keeps_floor(!config.test_clock);
   const TopologyPtr t = set->topology();
   if (t->config && t->config->name != config.repl_set)
-    return Bad("the data directory belongs to the set " + t->config->name + ", not to " +
-               config.repl_set);
+    return BadValue("the data directory belongs to the set " + t->config->name + ", not to " +
+                    config.repl_set);
   if (was_standalone && *was_standalone == "1" && t->config) {
     if (t->config->members.size() > 1)
-      return Bad(
+      return BadValue(
           "the data directory was opened without --replSet and may have been written to: it "
           "differs from the other members of " +
           t->config->name + " now. Empty it, and it gets a copy from them");

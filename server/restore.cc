@@ -29,11 +29,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMarker = "RESTORING";
-constexpr uint64_t kCacheBytes = 128 << 20;
-constexpr int64_t kTellMicros = 5'000'000;
-
-Error Bad(std::string message) { return {ErrorCode::kInvalidOptions, std::move(message)}; }
-
 /// "2030-01-01T12:00:00Z": all of that second; or "SECONDS,INCREMENT".
 Result<uint64_t> ParseUntil(const std::string& text) {
   const size_t comma = text.find(',');
@@ -49,12 +44,13 @@ Result<uint64_t> ParseUntil(const std::string& text) {
     // Cluster times have no fractions: what came later in that second would be in it, or what came
     // before would not.
     if (date.value().millis % 1000 != 0)
-      return Bad("--until '" + text +
-                 "' has a fraction of a second, which cluster times do not have: give a whole "
-                 "second, which is then in it whole, or SECONDS,INCREMENT of a timestamp");
+      return InvalidOptions(
+          "--until '" + text +
+          "' has a fraction of a second, which cluster times do not have: give a whole "
+          "second, which is then in it whole, or SECONDS,INCREMENT of a timestamp");
     return static_cast<uint64_t>(date.value().millis / 1000) << 32 | UINT32_MAX;
   }
-  return Bad(
+  return InvalidOptions(
       "--until must be a time such as 2030-01-01T12:00:00Z, or SECONDS,INCREMENT of a "
       "timestamp, not '" +
       text + "'");
@@ -108,8 +104,9 @@ Result<DiskFile> PrepareDirectory(const std::string& given, Log& log) {
   }
   MAYFLY_TRY(const std::vector<std::string> there, d.List());
   if (!there.empty())
-    return Bad("the data directory " + path + " is not empty (there is " + there.front() +
-               "): a restore needs an empty one, or one that does not exist. Nothing was changed");
+    return InvalidOptions(
+        "the data directory " + path + " is not empty (there is " + there.front() +
+        "): a restore needs an empty one, or one that does not exist. Nothing was changed");
   MAYFLY_TRY(DiskFile marker, d.Create(kMarker));
   MAYFLY_TRY(marker.Write(kMarkerText));
   MAYFLY_TRY(marker.Sync());
@@ -132,20 +129,22 @@ class Restore {
     MAYFLY_TRY(manifest_, folder_.Choose(options_.id));
     MAYFLY_TRY(keys_, ReadMasterKeys(config_));
     if (manifest_.key_id.empty() && keys_.now)
-      return Bad("the backup " + manifest_.id +
-                 " is not encrypted, and cannot become so: restore it without --enableEncryption");
+      return InvalidOptions(
+          "the backup " + manifest_.id +
+          " is not encrypted, and cannot become so: restore it without --enableEncryption");
     if (!manifest_.key_id.empty() && !keys_.now)
-      return Bad("the backup " + manifest_.id + " is encrypted, by the master key " +
-                 manifest_.key_id + ": give --enableEncryption and --encryptionKeyFile");
+      return InvalidOptions("the backup " + manifest_.id + " is encrypted, by the master key " +
+                            manifest_.key_id + ": give --enableEncryption and --encryptionKeyFile");
     if (keys_.now && HexDigits(keys_.now->id()) != manifest_.key_id &&
         !(keys_.before && HexDigits(keys_.before->id()) == manifest_.key_id))
-      return Bad("the backup " + manifest_.id + " needs the master key " + manifest_.key_id +
-                 ", and " + keys_.now->path() + " has another one");
+      return InvalidOptions("the backup " + manifest_.id + " needs the master key " +
+                            manifest_.key_id + ", and " + keys_.now->path() + " has another one");
     MAYFLY_TRY(CheckFiles());
     if (!Replays()) return Ok();
     if (manifest_.set_name.empty())
-      return Bad("--until and --archive need a backup of a member of a set: the backup " +
-                 manifest_.id + " is of a standalone, which has no log");
+      return InvalidOptions(
+          "--until and --archive need a backup of a member of a set: the backup " + manifest_.id +
+          " is of a standalone, which has no log");
     return CheckArchiveOf(manifest_, keys_, Archive(), until_);
   }
 
@@ -240,7 +239,7 @@ class Restore {
                }));
     int64_t told = clock_.MonotonicMicros();
     MAYFLY_TRY(CopyOutOfBackup(folder_, manifest_, directory, [&](uint64_t done, uint64_t total) {
-      if (clock_.MonotonicMicros() - told < kTellMicros) return CheckNoStopSignal();
+      if (clock_.MonotonicMicros() - told < kOfflineTellMicros) return CheckNoStopSignal();
       told = clock_.MonotonicMicros();
       log_.Write(LogSeverity::kInfo, LogComponent::kStorage, 9000223, "The restore goes on",
                  BuildBson([&](BsonBuilder& b) {
@@ -267,7 +266,7 @@ class Restore {
   Result<void> MakeNewNode(const KvEngine& engine, const std::string& path) {
     KvOptions o;
     o.path = path;
-    o.cache_bytes = kCacheBytes;
+    o.cache_bytes = kOfflineCacheBytes;
     MAYFLY_TRY(const std::unique_ptr<KvStore> kv, engine.Open(std::move(o)));
     MAYFLY_TRY(BecomeNewNode(*kv, clock_.Now()));
     if (options_.expiry == "shift") {
@@ -280,7 +279,7 @@ class Restore {
   Result<void> SetExpiry(const KvEnginePtr& engine, const std::string& path) {
     StorageOptions o;
     o.path = path;
-    o.cache_bytes = kCacheBytes;
+    o.cache_bytes = kOfflineCacheBytes;
     o.clock = &clock_;
     o.engine = engine;
     o.compile_filter = [this](BsonView filter, bool for_index) {
@@ -353,9 +352,9 @@ Result<void> RunRestore(const ServerConfig& config, SystemClock& clock, Log& log
 Result<void> CheckRestoreEnded(const std::string& data_directory) {
   std::error_code ec;
   if (!fs::exists(fs::path(data_directory) / kMarker, ec)) return Ok();
-  return Bad("a restore was broken off in " + data_directory + " (there is " +
-             std::string(kMarker) +
-             "): run it again, which empties the directory first. Nothing was changed");
+  return InvalidOptions("a restore was broken off in " + data_directory + " (there is " +
+                        std::string(kMarker) +
+                        "): run it again, which empties the directory first. Nothing was changed");
 }
 
 }  // namespace mayfly

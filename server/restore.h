@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 
 #include "protocol/error.h"
@@ -8,6 +9,11 @@ namespace mayfly {
 
 class Log;
 struct ServerConfig;
+
+/// Of work on a store while no server runs on it: the cache for the store, and how often the log is
+/// told how far it is.
+inline constexpr uint64_t kOfflineCacheBytes = 128 << 20;
+inline constexpr int64_t kOfflineTellMicros = 5'000'000;
 
 /// mayflyd --restore: copies a backup into the data directory, which must be empty, and makes it
 /// that of a new node. While it is not complete there is the file RESTORING in the directory, which

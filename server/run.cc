@@ -37,7 +37,7 @@ constexpr int64_t kLeastDescriptors = 128;
 /// log by then, as after a kill.
 constexpr std::chrono::seconds kMaxShutdown{30};
 constexpr int kExitNotClosed = 14;
-int Fail(Log& log, int code, std::string_view what, const Error& error) {
+int FailStart(Log& log, int code, std::string_view what, const Error& error) {
   log.Write(LogSeverity::kError, LogComponent::kControl, 20575, what,
             BuildBson([&](BsonBuilder& b) { b.Append("error", error.message); }));
   std::fprintf(stderr, "mayflyd: %s: %s\n", std::string(what).c_str(), error.message.c_str());
@@ -360,15 +360,15 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   std::unique_ptr<Log> log = std::move(opened).value();
   LogStart(*log, config);
   if (auto enough = ShareOutDescriptors(*log, &config); !enough)
-    return Fail(*log, kExitBadOptions, "Cannot start", enough.error());
+    return FailStart(*log, kExitBadOptions, "Cannot start", enough.error());
   if (!config.backup.folder.empty()) {
     if (auto made = RunOfflineBackup(config, clock, *log, rocksdb_env); !made)
-      return Fail(*log, kExitDataDirectory, "Cannot make a backup", made.error());
+      return FailStart(*log, kExitDataDirectory, "Cannot make a backup", made.error());
     return 0;
   }
   if (!config.restore.folder.empty()) {
     if (auto restored = RunRestore(config, clock, *log, rocksdb_env); !restored)
-      return Fail(*log, kExitDataDirectory, "Cannot restore", restored.error());
+      return FailStart(*log, kExitDataDirectory, "Cannot restore", restored.error());
     return 0;
   }
   WarnOfAccess(*log, config);
@@ -376,10 +376,10 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   StopRequest stop;
   Instance instance(config, clock, *log, rocksdb_env, [&stop](int code) { stop.Ask(code); });
   if (auto failed = instance.Start())
-    return Fail(*log, failed->exit_code, failed->what, failed->error);
+    return FailStart(*log, failed->exit_code, failed->what, failed->error);
   PidFile pid_file;
   if (auto written = pid_file.Write(config.pid_file); !written)
-    return Fail(*log, kExitBadOptions, "Cannot write the pid file", written.error());
+    return FailStart(*log, kExitBadOptions, "Cannot write the pid file", written.error());
   if (ready_fd >= 0) {
     [[maybe_unused]] auto n = ::write(ready_fd, "1", 1);
     ::close(ready_fd);

@@ -12,8 +12,8 @@ namespace mayfly {
 
 namespace {
 
-void Profile(ServerContext& server, const CollectionInfo& coll, BsonView command, Operation& op,
-             int64_t micros) {
+void ProfileDeletion(ServerContext& server, const CollectionInfo& coll, BsonView command,
+                     Operation& op, int64_t micros) {
   if (!server.profiler().active()) return;
   CommandRequest request;
   if (!ParseCommandFields(command, &request)) return;
@@ -51,7 +51,7 @@ std::unique_ptr<TtlMonitor> MakeTtlMonitor(ServerContext& server) {
     return std::shared_ptr<Operation>(internal, &internal->op());
   };
   env.profile = [&server](const CollectionInfo& coll, BsonView command, Operation& op,
-                          int64_t micros) { Profile(server, coll, command, op, micros); };
+                          int64_t micros) { ProfileDeletion(server, coll, command, op, micros); };
   TtlControls& controls = server.ttl_controls();
   env.may_reap = [&controls](const TtlRule& rule, Instant now) {
     return controls.MayReapFrom(rule, now);

@@ -15,12 +15,12 @@ namespace {
 using Pairs = std::vector<std::pair<std::string, std::vector<std::string>>>;
 
 /// An alias may contain itself, or expand to ever more others.
-constexpr int kMaxDepth = 10;
+constexpr int kMaxYamlDepth = 10;
 constexpr size_t kMaxPairs = 2000;
 
 /// A key or a plain value. A null byte would end a path, and the name of a field of getCmdLineOpts,
 /// in their middle.
-Result<std::string> Text(const YAML::Node& node, const std::string& path) {
+Result<std::string> YamlText(const YAML::Node& node, const std::string& path) {
   std::string text = node.as<std::string>();
   if (text.find('\0') != std::string::npos)
     return Error{ErrorCode::kBadValue, "Error parsing YAML config file '" + path + "': line " +
@@ -31,10 +31,10 @@ Result<std::string> Text(const YAML::Node& node, const std::string& path) {
 
 Result<void> Flatten(const YAML::Node& node, const std::string& prefix, const std::string& path,
                      Pairs* out, int depth = 0) {
-  if (depth > kMaxDepth || out->size() > kMaxPairs)
+  if (depth > kMaxYamlDepth || out->size() > kMaxPairs)
     return Error{ErrorCode::kBadValue, path + ": it holds too much, or an alias of what it is in"};
   for (const auto& entry : node) {
-    MAYFLY_TRY(const std::string name, Text(entry.first, path));
+    MAYFLY_TRY(const std::string name, YamlText(entry.first, path));
     const std::string key = prefix + name;
     const YAML::Node& value = entry.second;
     for (const auto& [seen, v] : *out)
@@ -44,7 +44,7 @@ Result<void> Flatten(const YAML::Node& node, const std::string& prefix, const st
         if (auto r = Flatten(value, key + ".", path, out, depth + 1); !r) return r;
         break;
       case YAML::NodeType::Scalar: {
-        MAYFLY_TRY(std::string text, Text(value, path));
+        MAYFLY_TRY(std::string text, YamlText(value, path));
         out->push_back({key, {std::move(text)}});
         break;
       }
@@ -55,7 +55,7 @@ Result<void> Flatten(const YAML::Node& node, const std::string& prefix, const st
             return Error{ErrorCode::kBadValue, path + ": '" + key + "' lists too much"};
           if (!item.IsScalar())
             return Error{ErrorCode::kBadValue, path + ": '" + key + "' may only list plain values"};
-          MAYFLY_TRY(std::string text, Text(item, path));
+          MAYFLY_TRY(std::string text, YamlText(item, path));
           list.push_back(std::move(text));
         }
         out->push_back({key, std::move(list)});

@@ -9,7 +9,7 @@ namespace mayfly {
 
 namespace {
 /// As that of the workers which are added when all are held.
-constexpr int kNice = 5;
+constexpr int kScanNice = 5;
 }  // namespace
 
 ScanThreads::ScanThreads(const WorkerPool& workers, const std::atomic<int64_t>& most,
@@ -44,7 +44,7 @@ bool ScanThreads::TryRun(std::function<void()> f) {
 
 void ScanThreads::Loop() {
   begin_();
-  UseBackgroundScheduling(kNice);
+  UseBackgroundScheduling(kScanNice);
   std::unique_lock l(mutex_);
   for (;;) {
     wake_.wait(l, [this] { return stop_ || !asked_.empty(); });

@@ -248,7 +248,7 @@ BsonDocument AsCollMod(Catalog& catalog, const OplogEntry& e) {
 }
 
 /// The command that does what an oplog's command says; empty: there is nothing to do.
-Result<BsonDocument> AsCommand(Catalog& catalog, const OplogEntry& e) {
+Result<BsonDocument> CommandOfEntry(Catalog& catalog, const OplogEntry& e) {
   const BsonElement first = e.o.First();
   if (first.name == "startIndexBuild" || first.name == "abortIndexBuild") return BsonDocument();
   if (first.name == "commitIndexBuild" || first.name == "createIndexes") {
@@ -342,7 +342,7 @@ Result<bool> PutSeriesOf(CommandContext& ctx, const OplogEntry& e) {
 Awaitable<Result<void>> ApplyCommand(CommandContext& ctx, const OplogEntry& e) {
   MAYFLY_CO_TRY(const bool put, PutSeriesOf(ctx, e));
   if (put) co_return Ok();
-  MAYFLY_CO_TRY(BsonDocument body, AsCommand(ctx.data.storage().catalog(), e));
+  MAYFLY_CO_TRY(BsonDocument body, CommandOfEntry(ctx.data.storage().catalog(), e));
   if (body.view().empty()) co_return Ok();
   CommandRequest sub;
   sub.body = body;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kLogMicros = 30'000'000;  ///< between two lines of the log about one backup
 constexpr int64_t kNapMicros = 20'000;      ///< a throttled backup looks so often whether to stop
-constexpr int kNice = 15;
+constexpr int kBackupNice = 15;
 
 struct BackupArgs {
   std::string path;
@@ -27,7 +27,7 @@ struct BackupArgs {
   int64_t rate = 0;  ///< bytes a second; 0: as fast as others leave room
 };
 
-Result<BackupArgs> ReadArgs(const CommandRequest& req) {
+Result<BackupArgs> ReadBackupArgs(const CommandRequest& req) {
   ArgReader in(req);
   BackupArgs args;
   const BsonValue first = in.Any(req.name);
@@ -42,15 +42,15 @@ Result<BackupArgs> ReadArgs(const CommandRequest& req) {
 
 /// Lowest priority: the thread gets processors and the disk after all others.
 void StandBack() {
-  UseBackgroundScheduling(kNice);
+  UseBackgroundScheduling(kBackupNice);
   constexpr int kWhoProcess = 1, kBestEffort = 2, kLowest = 7;
   (void)::syscall(SYS_ioprio_set, kWhoProcess, 0, kBestEffort << 13 | kLowest);
 }
 
 /// Progress, rate and end of one backup, on its thread.
-class Pace {
+class BackupPace {
  public:
-  Pace(CommandContext& ctx, int64_t rate)
+  BackupPace(CommandContext& ctx, int64_t rate)
       : ctx_(ctx), rate_(rate), started_(Now()), told_(started_) {}
 
   Result<void> Step(uint64_t done, uint64_t total) {
@@ -101,16 +101,16 @@ void DescribeServer(CommandContext& ctx, BackupManifest* m) {
   CountCatalog(ctx.data.storage().catalog(), m);
 }
 
-struct Outcome {
+struct BackupOutcome {
   BackupManifest manifest;
   CopyCounts counts;
 };
 
-Result<Outcome> MakeBackup(CommandContext& ctx, const BackupArgs& args) {
+Result<BackupOutcome> MakeBackup(CommandContext& ctx, const BackupArgs& args) {
   const std::string& data = ctx.server.config().db_path;
   MAYFLY_TRY(BackupWork work, BackupWork::Begin(data));
   MAYFLY_TRY(BackupFolder folder, BackupFolder::OpenOrMake(args.path, data));
-  Outcome o;
+  BackupOutcome o;
   MAYFLY_TRY(NameBackup(ctx.server.clock().Now(), &o.manifest));
   DescribeServer(ctx, &o.manifest);
   MAYFLY_TRY(ctx.data.storage().kv().Checkpoint(work.checkpoint()));
@@ -122,7 +122,7 @@ Result<Outcome> MakeBackup(CommandContext& ctx, const BackupArgs& args) {
   MAYFLY_TRY(ctx.op.CheckInterruptNow());
   MAYFLY_TRY(const std::vector<SourceFile> sources,
              ListBackupSources(ctx.data.storage().kv(), data, work.checkpoint(), &o.manifest));
-  Pace pace(ctx, args.rate);
+  BackupPace pace(ctx, args.rate);
   const CopyStep step = [&](uint64_t done, uint64_t total) { return pace.Step(done, total); };
   MAYFLY_TRY(o.counts, CopyIntoBackup(folder, sources, args.incremental, step, &o.manifest));
   // Remains of an earlier backup that died; not worth an error now.
@@ -135,14 +135,14 @@ Result<Outcome> MakeBackup(CommandContext& ctx, const BackupArgs& args) {
 }
 
 Result<void> RunBackup(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  MAYFLY_TRY(const BackupArgs args, ReadArgs(req));
+  MAYFLY_TRY(const BackupArgs args, ReadBackupArgs(req));
   Log& log = ctx.server.log();
   log.Write(LogSeverity::kInfo, LogComponent::kStorage, 9000203, "A backup begins",
             BuildBson([&](BsonBuilder& b) { b.Append("path", args.path); }));
   const int64_t started = ctx.server.clock().MonotonicMicros();
   const auto millis = [&] { return (ctx.server.clock().MonotonicMicros() - started) / 1000; };
   ctx.server.backups().Begin();
-  std::optional<Result<Outcome>> made;
+  std::optional<Result<BackupOutcome>> made;
   // A separate thread: a lowered priority cannot be raised again.
   std::thread thread([&] {
     Log::SetThreadContext("Backup");
@@ -163,7 +163,7 @@ Result<void> RunBackup(CommandContext& ctx, const CommandRequest& req, BsonBuild
         BuildBson([&](BsonBuilder& b) { b.Append("path", args.path).Append("error", e.message); }));
     return e;
   }
-  const Outcome& o = made->value();
+  const BackupOutcome& o = made->value();
   const int64_t took = millis();
   ctx.server.backups().End(BackupFigures::Made{o.manifest.id, args.path, o.manifest.time,
                                                o.counts.files, o.counts.bytes,

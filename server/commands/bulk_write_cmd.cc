@@ -32,7 +32,7 @@ struct BulkCounts {
   int64_t errors = 0, inserted = 0, matched = 0, modified = 0, upserted = 0, deleted = 0;
 };
 
-Result<void> CheckHint(BsonValue hint) {
+Result<void> CheckBulkHint(BsonValue hint) {
   if (!hint.missing() && !hint.IsString() && !hint.IsDocument())
     return Error{ErrorCode::kFailedToParse, "Hint must be a string or an object"};
   return Ok();
@@ -88,7 +88,7 @@ Result<BulkOp> ParseOp(BsonView doc, size_t namespaces, Instant now) {
                    "Constant values may only be specified for pipeline updates"};
     if (in.ok() && u.multi && !u.sort.empty())
       return Error{ErrorCode::kFailedToParse, "Cannot specify sort with multi=true"};
-    MAYFLY_TRY(CheckHint(u.hint));
+    MAYFLY_TRY(CheckBulkHint(u.hint));
   } else {
     op.kind = BulkOp::Kind::kDelete;
     op.remove.filter = in.Document("filter");
@@ -96,7 +96,7 @@ Result<BulkOp> ParseOp(BsonView doc, size_t namespaces, Instant now) {
     op.remove.hint = in.Any("hint");
     op.remove.tombstone = in.BoolOr("tombstone", true);
     in.SimpleCollation();
-    MAYFLY_TRY(CheckHint(op.remove.hint));
+    MAYFLY_TRY(CheckBulkHint(op.remove.hint));
   }
   MAYFLY_TRY(in.Finish());
   if (ns < 0 || static_cast<size_t>(ns) >= namespaces)

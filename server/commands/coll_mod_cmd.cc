@@ -27,8 +27,6 @@ namespace mayfly {
 
 namespace {
 
-Error Invalid(std::string why) { return {ErrorCode::kInvalidOptions, std::move(why)}; }
-
 constexpr std::string_view kDryRunIsFor =
     "The 'dryRun' option is only supported for a change of 'expireAfterSeconds' and for the "
     "conversion of an index to unique";
@@ -45,8 +43,8 @@ struct IndexChange {
 };
 
 Result<IndexInfoPtr> FindIndex(const CollectionInfo& coll, const IndexChange& c) {
-  if (c.name && c.key) return Invalid("Cannot specify both key pattern and name.");
-  if (!c.name && !c.key) return Invalid("Must specify either index name or key pattern.");
+  if (c.name && c.key) return InvalidOptions("Cannot specify both key pattern and name.");
+  if (!c.name && !c.key) return InvalidOptions("Must specify either index name or key pattern.");
   if (c.name) {
     if (*c.name == "_id_") return IndexInfoPtr();
     if (IndexInfoPtr i = coll.FindIndex(*c.name)) return i;
@@ -187,54 +185,55 @@ Result<IndexChange> CheckIndexChange(CommandContext& ctx, const CollectionInfoPt
   if (!reads.missing()) {
     MAYFLY_TRY(c.reads, ParseExpireReads(reads, "collMod.index.expireReads"));
   }
-  if (!c.name && !c.key) return Invalid("Must specify either index name or key pattern.");
+  if (!c.name && !c.key) return InvalidOptions("Must specify either index name or key pattern.");
   if (c.expire.missing() && c.reap.missing() && !c.reads && !c.hidden && !c.unique &&
       !c.prepare_unique)
-    return Invalid("no expireAfterSeconds, reap, hidden, unique, or prepareUnique field");
+    return InvalidOptions("no expireAfterSeconds, reap, hidden, unique, or prepareUnique field");
   if (!c.expire.missing() && !c.expire.IsNumber())
     return Error{ErrorCode::kTypeMismatch,
                  "BSON field 'collMod.index.expireAfterSeconds' is the wrong type '" +
                      std::string(BsonTypeName(c.expire.type())) +
                      "', expected types '[long, int, decimal, double]'"};
-  if (c.unique && !*c.unique) return Invalid("collMod does not support 'unique: false'");
+  if (c.unique && !*c.unique) return InvalidOptions("collMod does not support 'unique: false'");
   MAYFLY_TRY(IndexInfoPtr index, FindIndex(*coll, c));
   if (!index) {
     if (!c.expire.missing() || !c.reap.missing())
-      return Invalid("the _id field does not support TTL indexes: use a clustered collection");
-    return Invalid(c.hidden ? "can't hide _id index" : "cannot change the _id index");
+      return InvalidOptions(
+          "the _id field does not support TTL indexes: use a clustered collection");
+    return InvalidOptions(c.hidden ? "can't hide _id index" : "cannot change the _id index");
   }
   c.index = index;
   if (!c.expire.missing()) {
     double d = c.expire.NumberAsDouble();
     if (std::isnan(d))
-      return Invalid("index '" + index->name +
-                     "': expireAfterSeconds must be a number, but it is NaN");
+      return InvalidOptions("index '" + index->name +
+                            "': expireAfterSeconds must be a number, but it is NaN");
     if (d < 0)
-      return Invalid("index '" + index->name +
-                     "': expireAfterSeconds cannot be negative, but it is " +
-                     ToRelaxedJson(c.expire));
+      return InvalidOptions("index '" + index->name +
+                            "': expireAfterSeconds cannot be negative, but it is " +
+                            ToRelaxedJson(c.expire));
     // Beyond int32 it becomes the largest value, and the reply says so (EXPIRY.md R21).
     c.seconds = d >= 2147483647.0 ? INT32_MAX : static_cast<int32_t>(c.expire.NumberAsInt64());
     if (index->fields.size() != 1)
-      return Invalid(
+      return InvalidOptions(
           "index '" + index->name +
           "': TTL indexes are single-field indexes, compound indexes do not support TTL");
     if (coll->capped())
-      return Invalid("index '" + index->name +
-                     "': TTL indexes are not supported for capped collections");
+      return InvalidOptions("index '" + index->name +
+                            "': TTL indexes are not supported for capped collections");
     if (!index->kind->in_value_order)
-      return Invalid("index '" + index->name +
-                     "': only ascending and descending indexes can be TTL indexes");
+      return InvalidOptions("index '" + index->name +
+                            "': only ascending and descending indexes can be TTL indexes");
   }
   if (!c.reap.missing()) {
     if (c.expire.missing() && !index->expire_after_seconds)
-      return Invalid("index '" + index->name +
-                     "': reap is an option of TTL indexes: give expireAfterSeconds too");
+      return InvalidOptions("index '" + index->name +
+                            "': reap is an option of TTL indexes: give expireAfterSeconds too");
     MAYFLY_TRY(ParseReapLimits(c.reap, ErrorCode::kInvalidOptions, index->name));
   }
   if (c.unique && !index->unique) {
     if (!index->prepare_unique && !dry_run)
-      return Invalid(
+      return InvalidOptions(
           "Cannot make index unique with 'prepareUnique=false'. Run collMod to set it first.");
     MAYFLY_TRY(BsonDocument violations, FindDuplicates(ctx, coll, index));
     if (!violations.view().empty())
@@ -243,9 +242,9 @@ Result<IndexChange> CheckIndexChange(CommandContext& ctx, const CollectionInfoPt
                    "before running collMod again.",
                    violations.bytes()};
   }
-  if (dry_run && c.expire.missing() && !c.unique) return Invalid(std::string(kDryRunIsFor));
+  if (dry_run && c.expire.missing() && !c.unique) return InvalidOptions(std::string(kDryRunIsFor));
   if (!dry_run && c.reads && !index->expire_after_seconds && c.expire.missing())
-    return Invalid("index '" + index->name + "': expireReads is for TTL indexes");
+    return InvalidOptions("index '" + index->name + "': expireReads is for TTL indexes");
   return c;
 }
 
@@ -351,7 +350,7 @@ struct CollModArgs {
   }
 };
 
-Result<CollModArgs> ReadArgs(const CommandRequest& req) {
+Result<CollModArgs> ReadCollModArgs(const CommandRequest& req) {
   ArgReader in(req);
   CollModArgs a;
   a.name = in.Collection();
@@ -377,7 +376,7 @@ Result<CollModArgs> ReadArgs(const CommandRequest& req) {
 
 Result<void> ModifyView(CommandContext& ctx, const CollectionInfo& view, const CollModArgs& a) {
   if (a.index || !a.expire.missing() || a.ChangesOthers())
-    return Invalid("option not supported on a view: " + view.ns);
+    return InvalidOptions("option not supported on a view: " + view.ns);
   if (a.view_on && a.view_on->empty())
     return Error{ErrorCode::kBadValue, "'viewOn' cannot be empty"};
   // What is not given stays.
@@ -407,13 +406,13 @@ Result<void> ModifyView(CommandContext& ctx, const CollectionInfo& view, const C
 Result<void> CheckSeriesChange(const CollectionInfo& series, const CollectionInfo& buckets,
                                CollModArgs& a, BsonDocument* index, SeriesOptions* to) {
   if (a.view_on || a.pipeline || a.ChangesStorage())
-    return Invalid(
+    return InvalidOptions(
         "collMod of a time-series collection takes timeseries, expireAfterSeconds, expireReads, "
         "onExpire and index, nothing else: " +
         series.ns);
   if (a.index) {
     if (a.index->Has("expireAfterSeconds"))
-      return Invalid(
+      return InvalidOptions(
           "index.expireAfterSeconds is not for time-series collections: give expireAfterSeconds "
           "of the collection, or drop the TTL index and create it anew");
     if (const BsonValue key = (*a.index)["keyPattern"]; key.IsDocument()) {
@@ -467,13 +466,13 @@ Result<std::optional<int64_t>> ReadClusteredSeconds(const CollectionInfo& coll, 
                                                     Instant now) {
   if (expire.missing()) return std::optional<int64_t>();
   if (!coll.clustered())
-    return Invalid(
+    return InvalidOptions(
         "'expireAfterSeconds' is only supported on clustered collections: change a TTL index "
         "with index: {keyPattern, expireAfterSeconds}");
   if (expire.IsString()) {
     if (expire.String() != "off")
-      return Invalid("the only string allowed for 'expireAfterSeconds' is 'off', not '" +
-                     std::string(expire.String()) + "'");
+      return InvalidOptions("the only string allowed for 'expireAfterSeconds' is 'off', not '" +
+                            std::string(expire.String()) + "'");
     return std::optional<int64_t>();
   }
   MAYFLY_TRY(int64_t n, ParseCollectionExpiry("clustered", expire, now));
@@ -482,7 +481,7 @@ Result<std::optional<int64_t>> ReadClusteredSeconds(const CollectionInfo& coll, 
 
 Result<void> CheckCappedSize(const CollectionInfo& coll, const CollModArgs& a) {
   if ((a.capped_size || a.capped_max) && !coll.capped())
-    return Invalid("cappedSize and cappedMax can only be set on a capped collection");
+    return InvalidOptions("cappedSize and cappedMax can only be set on a capped collection");
   if (a.capped_size && (*a.capped_size <= 0 || *a.capped_size > (int64_t{1} << 50)))
     return Error{ErrorCode::kBadValue, "BSON field 'collMod.cappedSize' is out of range"};
   return Ok();
@@ -490,8 +489,8 @@ Result<void> CheckCappedSize(const CollectionInfo& coll, const CollModArgs& a) {
 
 /// The options of `next` for listCollections; its other members are final. `was`: the options so
 /// far.
-BsonDocument DescribeOptions(BsonView was, const CollModArgs& a, bool archives,
-                             const CollectionInfo& next) {
+BsonDocument DescribeChangedOptions(BsonView was, const CollModArgs& a, bool archives,
+                                    const CollectionInfo& next) {
   return BuildBson([&](BsonBuilder& b) {
     for (const BsonElement& e : was) {
       const bool replaced = (a.validator && e.name == "validator") ||
@@ -554,7 +553,7 @@ Result<void> ModifyCollection(CommandContext& ctx, const CollectionInfo& coll, c
     if (a.pre_images) c.pre_images = to.pre_images;
     if (a.capped_size) c.capped_bytes = (*a.capped_size + 255) / 256 * 256;
     if (a.capped_max) c.capped_documents = std::max<int64_t>(*a.capped_max, 0);
-    c.options = DescribeOptions(coll.options, a, archive.has_value(), c);
+    c.options = DescribeChangedOptions(coll.options, a, archive.has_value(), c);
     return SetValidator(ctx.data, c, a.validator, a.level, a.action);
   }));
   if (!a.expire.missing())
@@ -583,7 +582,7 @@ Result<void> ModifyCollection(CommandContext& ctx, const CollectionInfo& coll, c
 }
 
 Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  MAYFLY_TRY(CollModArgs a, ReadArgs(req));
+  MAYFLY_TRY(CollModArgs a, ReadCollModArgs(req));
   Catalog& catalog = ctx.data.storage().catalog();
   std::string name(a.name);
   const auto open = [&] { return OpenCollection(catalog, req.db, name, CollectionUse::kChange); };
@@ -603,7 +602,7 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
       MAYFLY_TRY(series->suspended, HasSuspendingPoint(ctx, buckets));
     }
   } else if (a.series) {
-    return Invalid("option only supported on a timeseries collection: timeseries");
+    return InvalidOptions("option only supported on a timeseries collection: timeseries");
   }
   NewSettings to{.seconds = {},
                  .expiry = coll->expiry_options,
@@ -614,19 +613,19 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
   }
   if (a.dry_run &&
       (a.index.has_value() != a.expire.missing() || a.view_on || a.pipeline || a.ChangesOthers()))
-    return Invalid(std::string(kDryRunIsFor));
+    return InvalidOptions(std::string(kDryRunIsFor));
   if (a.expiry) {
     if (coll->capped())
-      return Invalid("the 'expiry' option is not supported on capped collections");
+      return InvalidOptions("the 'expiry' option is not supported on capped collections");
     MAYFLY_TRY(ParseExpiryOptions(*a.expiry, true, &to.expiry));
   }
   if (coll->is_view()) return ModifyView(ctx, *coll, a);
   if (a.view_on || a.pipeline)
-    return Invalid("'viewOn' and 'pipeline' are only valid for views, not for collection " +
-                   coll->ns);
+    return InvalidOptions("'viewOn' and 'pipeline' are only valid for views, not for collection " +
+                          coll->ns);
   MAYFLY_TRY(to.seconds, ReadClusteredSeconds(*coll, a.expire, ctx.op.now));
   if (!a.on_expire.missing()) {
-    if (coll->capped()) return Invalid("onExpire is not supported on capped collections");
+    if (coll->capped()) return InvalidOptions("onExpire is not supported on capped collections");
     MAYFLY_TRY(ParseOnExpire(a.on_expire, catalog, req.db, a.name, false, coll->series.get()));
   }
   if (!a.expire_reads.missing()) {

@@ -20,8 +20,6 @@
 namespace mayfly {
 namespace {
 
-Error Invalid(std::string why) { return {ErrorCode::kInvalidOptions, std::move(why)}; }
-
 /// The fields of `create`, as given. Views point into the request.
 struct CreateArgs {
   std::string_view name;
@@ -50,7 +48,7 @@ Result<void> TakeDatabaseLimit(CreateArgs& a, BsonDocument* rest) {
   return Ok();
 }
 
-Result<CreateArgs> ReadArgs(ArgReader& in) {
+Result<CreateArgs> ReadCreateArgs(ArgReader& in) {
   CreateArgs a;
   a.name = in.Collection();
   a.capped = in.LooseBoolOr("capped", false);
@@ -84,17 +82,18 @@ Result<CreateArgs> ReadArgs(ArgReader& in) {
 /// Options of MongoDB that are accepted only with the value that applies anyway.
 Result<void> CheckFixedOptions(const CreateArgs& a) {
   if (a.storage_engine && !a.storage_engine->empty())
-    return Invalid("storageEngine options are not known to this server's storage engine");
+    return InvalidOptions("storageEngine options are not known to this server's storage engine");
   if (a.index_defaults && !a.index_defaults->empty())
-    return Invalid("indexOptionDefaults are not known to this server's storage engine");
+    return InvalidOptions("indexOptionDefaults are not known to this server's storage engine");
   if (a.auto_index && !*a.auto_index)
-    return Invalid("autoIndexId: false is not allowed: every collection has an _id index");
+    return InvalidOptions("autoIndexId: false is not allowed: every collection has an _id index");
   return Ok();
 }
 
 /// `idIndex`, which tools that restore send: every collection has this index, so it may only say
 /// what is so anyway.
-Result<void> CheckIdIndex(ExpiryServices& server, const CreateArgs& a, const CollectionInfo& c) {
+Result<void> CheckGivenIdIndex(ExpiryServices& server, const CreateArgs& a,
+                               const CollectionInfo& c) {
   if (!a.id_index) return Ok();
   std::string note;
   MAYFLY_TRY(IndexInfo index, ParseIndexSpec(server, &c, *a.id_index, &note));
@@ -106,15 +105,16 @@ Result<void> CheckIdIndex(ExpiryServices& server, const CreateArgs& a, const Col
 
 Result<void> SetView(Catalog& catalog, const CreateArgs& a, CollectionInfo& c) {
   if (!a.view_on) {
-    if (a.pipeline) return Invalid("'pipeline' requires 'viewOn' to also be specified");
+    if (a.pipeline) return InvalidOptions("'pipeline' requires 'viewOn' to also be specified");
     return Ok();
   }
   if (a.capped || a.size || a.max || a.validator || !a.clustered.missing() || !a.expire.missing() ||
       !a.expire_reads.missing() || !a.on_expire.missing() || a.expiry || a.id_index)
-    return Invalid(
+    return InvalidOptions(
         "Cannot set capped, size, max, validator, clusteredIndex, expireAfterSeconds, expireReads, "
         "expiry, onExpire or idIndex on a view");
-  if (a.pre_images) return Invalid("option not supported on a view: changeStreamPreAndPostImages");
+  if (a.pre_images)
+    return InvalidOptions("option not supported on a view: changeStreamPreAndPostImages");
   if (a.view_on->empty()) return Error{ErrorCode::kBadValue, "'viewOn' cannot be empty"};
   MAYFLY_TRY(ValidateNamespace(c.db, *a.view_on));
   c.kind = CollectionKind::kView;
@@ -134,10 +134,12 @@ Result<void> SetSeries(const CreateArgs& a, Instant now, CollectionInfo& c) {
         std::pair{"viewOn", a.view_on.has_value()}, std::pair{"pipeline", a.pipeline.has_value()},
         std::pair{"expiry", a.expiry.has_value()}, std::pair{"idIndex", a.id_index.has_value()},
         std::pair{"changeStreamPreAndPostImages", a.pre_images.has_value()}})
-    if (given) return Invalid(std::string("'") + name + "' is not allowed with 'timeseries'");
+    if (given)
+      return InvalidOptions(std::string("'") + name + "' is not allowed with 'timeseries'");
   // MongoDB's own listCollections shows it as true, for the buckets.
   if (!a.clustered.missing() && !(a.clustered.Is(BsonType::kBool) && a.clustered.Bool()))
-    return Invalid("'clusteredIndex' is not allowed with 'timeseries': buckets are clustered");
+    return InvalidOptions(
+        "'clusteredIndex' is not allowed with 'timeseries': buckets are clustered");
   if (c.name.starts_with("system."))
     return Error{ErrorCode::kInvalidNamespace,
                  "a time-series collection cannot have the name " + c.name};
@@ -153,11 +155,11 @@ Result<void> SetSeries(const CreateArgs& a, Instant now, CollectionInfo& c) {
 Result<void> SetCapped(const CreateArgs& a, CollectionInfo& c) {
   if (!a.capped) {
     if (a.size || a.max)
-      return Invalid(
+      return InvalidOptions(
           "the 'capped' field needs to be true when either the 'size' or 'max' fields are present");
     return Ok();
   }
-  if (!a.size) return Invalid("the 'size' field is required when 'capped' is true");
+  if (!a.size) return InvalidOptions("the 'size' field is required when 'capped' is true");
   if (*a.size <= 0 || *a.size > (int64_t{1} << 50))
     return Error{ErrorCode::kBadValue,
                  "BSON field 'create.size' must be between 1 and 1125899906842624"};
@@ -167,14 +169,14 @@ Result<void> SetCapped(const CreateArgs& a, CollectionInfo& c) {
   c.capped_bytes = (*a.size + 255) / 256 * 256;
   c.capped_documents = a.max && *a.max > 0 ? *a.max : 0;
   if (!a.clustered.missing())
-    return Invalid("The 'clusteredIndex' option is not supported with 'capped'");
+    return InvalidOptions("The 'clusteredIndex' option is not supported with 'capped'");
   return Ok();
 }
 
 Result<void> SetClustered(ArgReader& in, BsonValue clustered, CollectionInfo& c) {
   if (clustered.missing()) return Ok();
   if (clustered.Is(BsonType::kBool))
-    return Invalid(
+    return InvalidOptions(
         "clusteredIndex: true is for the server's own collections; give {key: {_id: 1}, unique: "
         "true}");
   if (!clustered.IsDocument()) return in.WrongType("clusteredIndex", clustered.type(), "object");
@@ -201,12 +203,12 @@ Result<void> SetClustered(ArgReader& in, BsonValue clustered, CollectionInfo& c)
 Result<void> SetExpiry(const CreateArgs& a, Catalog& catalog, Instant now, CollectionInfo& c,
                        bool* archives) {
   if (a.expiry) {
-    if (c.capped()) return Invalid("the 'expiry' option is not supported with 'capped'");
+    if (c.capped()) return InvalidOptions("the 'expiry' option is not supported with 'capped'");
     MAYFLY_TRY(ParseExpiryOptions(*a.expiry, false, &c.expiry_options));
   }
   if (!a.expire.missing() && !c.is_series()) {
     if (!c.clustered())
-      return Invalid(
+      return InvalidOptions(
           "'expireAfterSeconds' is only supported on clustered collections: make a TTL index on a "
           "date field, or give clusteredIndex");
     MAYFLY_TRY(int64_t seconds, ParseCollectionExpiry("clustered", a.expire, now));
@@ -217,7 +219,7 @@ Result<void> SetExpiry(const CreateArgs& a, Catalog& catalog, Instant now, Colle
                                           c.clustered() || c.is_series()));
   }
   if (!a.on_expire.missing()) {
-    if (c.capped()) return Invalid("onExpire is not supported on capped collections");
+    if (c.capped()) return InvalidOptions("onExpire is not supported on capped collections");
     MAYFLY_TRY(std::optional<ArchiveTarget> archive,
                ParseOnExpire(a.on_expire, catalog, c.db, c.name, true, c.series.get()));
     *archives = archive.has_value();
@@ -226,7 +228,7 @@ Result<void> SetExpiry(const CreateArgs& a, Catalog& catalog, Instant now, Colle
 }
 
 /// The options for listCollections that are not kept elsewhere.
-BsonDocument DescribeOptions(const CreateArgs& a, bool archives, const CollectionInfo& c) {
+BsonDocument DescribeNewOptions(const CreateArgs& a, bool archives, const CollectionInfo& c) {
   return BuildBson([&](BsonBuilder& b) {
     if (archives) b.Append("onExpire", a.on_expire);
     if (!a.expire_reads.missing()) b.Append(kExpireReadsOption, a.expire_reads);
@@ -295,7 +297,7 @@ Result<void> RestoreDatabaseLimit(CommandContext& ctx, std::string_view db, int6
 Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply,
                               std::optional<Uuid> uuid) {
   ArgReader in(req);
-  MAYFLY_TRY(CreateArgs a, ReadArgs(in));
+  MAYFLY_TRY(CreateArgs a, ReadCreateArgs(in));
   BsonDocument expiry;
   MAYFLY_TRY(TakeDatabaseLimit(a, &expiry));
   Catalog& catalog = ctx.data.storage().catalog();
@@ -316,14 +318,14 @@ Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, Bs
   }
   bool archives = false;
   MAYFLY_TRY(SetExpiry(a, catalog, ctx.op.now, c, &archives));
-  c.options = DescribeOptions(a, archives, c);
+  c.options = DescribeNewOptions(a, archives, c);
   // The log shows it in one document, which has to fit into a reply with all that is around it.
   if (const size_t bytes = c.options.view().size() + c.view_pipeline.view().size();
       bytes > kMaxBsonUserSize)
     return Error{ErrorCode::kBSONObjectTooLarge,
                  "the options of this collection take " + std::to_string(bytes) +
                      " bytes; they may take " + std::to_string(kMaxBsonUserSize)};
-  MAYFLY_TRY(CheckIdIndex(ctx.expiry, a, c));
+  MAYFLY_TRY(CheckGivenIdIndex(ctx.expiry, a, c));
   MAYFLY_TRY(SetValidator(ctx.data, c, a.validator, a.level, a.action));
   Transaction* const transaction =
       ctx.op.view != nullptr ? TransactionsOf(ctx.data)->Running(ctx) : nullptr;

@@ -32,7 +32,7 @@ std::string_view NextWord(std::string_view* line) {
   return word;
 }
 
-int64_t Number(std::string_view word) {
+int64_t ParseWord(std::string_view word) {
   int64_t n = 0;
   std::from_chars(word.data(), word.data() + word.size(), n);
   return n;
@@ -54,9 +54,9 @@ void AppendProcessors(BsonBuilder& out) {
     const std::string_view name = NextWord(&line);
     if (name == "cpu")
       for (std::string_view field : kTimes)
-        cpu.Append(field, Number(NextWord(&line)) * millis_a_tick);
+        cpu.Append(field, ParseWord(NextWord(&line)) * millis_a_tick);
     for (std::string_view field : kCounts)
-      if (name == field) cpu.Append(field, Number(NextWord(&line)));
+      if (name == field) cpu.Append(field, ParseWord(NextWord(&line)));
   }
 }
 
@@ -74,7 +74,7 @@ void AppendMemory(BsonBuilder& out) {
     if (name.empty()) continue;
     name.remove_suffix(1);  // the colon
     for (std::string_view field : kFields)
-      if (name == field) memory.Append(std::string(field) + "_kb", Number(NextWord(&line)));
+      if (name == field) memory.Append(std::string(field) + "_kb", ParseWord(NextWord(&line)));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include "protocol/micros.h"
 #include "protocol/utf8.h"
+#include "server/commands/repl_status.h"
 #include "server/commands/sasl_cmds.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_log.h"
@@ -120,11 +121,6 @@ Result<HelloArgs> Parse(const CommandRequest& req) {
 /// The counter of the topology that hello tells of; a standalone's never changes.
 int64_t TopologyCounter(DataServices& server) {
   return server.replica_set() != nullptr ? server.replica_set()->topology()->counter : 0;
-}
-
-void AppendOpTime(BsonBuilder& out, std::string_view name, const OpTime& t) {
-  BsonBuilder o = out.OpenDocument(name);
-  o.AppendTimestamp("ts", t.ts).Append("t", t.term);
 }
 
 /// A member's description of its replica set (driver specification "Server Discovery And

@@ -8,7 +8,7 @@
 namespace mayfly {
 namespace {
 
-constexpr size_t kLargeBytes = 4 << 20;  ///< more than that waits for memory
+constexpr size_t kLargeInsertBytes = 4 << 20;  ///< more than that waits for memory
 
 size_t TotalBytes(const std::vector<BsonView>& documents) {
   size_t bytes = 0;
@@ -81,7 +81,7 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   command.set_keep_empty_timestamps(keep_empty_timestamps);
   command.set_expiry(expiry);
   command.set_deadline_field(DeadlineFieldOf(ctx));
-  if (TotalBytes(documents) > kLargeBytes) {
+  if (TotalBytes(documents) > kLargeInsertBytes) {
     MAYFLY_CO_TRY(co_await WaitForMemory(ctx));
   }
   InsertStatements statements(command, std::move(documents), batch.ordered);

@@ -13,7 +13,7 @@ namespace mayfly {
 namespace {
 /// Whether clusterIpSourceAllowlist, which was checked at the start, lets members come from there.
 /// `remote`: "ip:port".
-bool MayComeFrom(BsonView options, std::string_view remote) {
+bool MemberMayComeFrom(BsonView options, std::string_view remote) {
   const BsonValue security = options["security"];
   const BsonValue list =
       security.IsDocument() ? security.Document()["clusterIpSourceAllowlist"] : BsonValue();
@@ -48,7 +48,7 @@ Result<void> MemberStream(CommandContext& ctx, const CommandRequest& req, BsonBu
                  "not running with --replSet: start this server with the name of the set"};
   if (ctx.connection == nullptr || ctx.connection->unix_socket())
     return Error{ErrorCode::kIllegalOperation, "members talk over TCP"};
-  if (!MayComeFrom(ctx.server.config().parsed.view(), ctx.client->address))
+  if (!MemberMayComeFrom(ctx.server.config().parsed.view(), ctx.client->address))
     return Error{ErrorCode::kAuthenticationFailed,
                  "members may not connect from this address: see clusterIpSourceAllowlist"};
   ctx.connection->hand_over = [set](HandedConnection connection) {

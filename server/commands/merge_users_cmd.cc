@@ -36,7 +36,7 @@ Result<std::string_view> ReadTemp(ArgReader& in, std::string_view field) {
   return name;
 }
 
-Result<MergeArgs> ReadArgs(const CommandRequest& req) {
+Result<MergeArgs> ReadMergeArgs(const CommandRequest& req) {
   ArgReader in(req);
   MergeArgs a;
   MAYFLY_TRY(a.users, ReadTemp(in, "tempUsersCollection"));
@@ -145,7 +145,7 @@ Result<void> Merge(CommandContext& ctx, UserChange& change, const MergeArgs& a,
 }
 
 Result<void> MergeAuthzCollections(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
-  MAYFLY_TRY(const MergeArgs a, ReadArgs(req));
+  MAYFLY_TRY(const MergeArgs a, ReadMergeArgs(req));
   MAYFLY_TRY(UserChange change, UserChange::Begin(ctx));
   if (!a.roles.empty()) {
     MAYFLY_TRY(CheckAll<OfRoles>(ctx, a, a.roles));

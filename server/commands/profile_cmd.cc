@@ -41,7 +41,7 @@ Result<std::shared_ptr<const MatchExpression>> ReadFilter(CommandContext& ctx, B
   return std::shared_ptr<const MatchExpression>(kept, kept->match());
 }
 
-Result<void> Profile(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+Result<void> RunProfile(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   const BsonValue level_value = req.fields[0].value;
   if (!level_value.IsNumber())
@@ -112,7 +112,7 @@ void RegisterProfile(CommandRegistry& registry) {
       {.name = "profile",
        .flags = kSecondaryOk | kNoProfile | kWorker,
        .help = "The database profiler: level 0, 1, 2 or -1 to ask; slowms, sampleRate, filter.",
-       .run = &Profile,
+       .run = &RunProfile,
        .privileges = &privileges::Profile});
 }
 

@@ -4,12 +4,13 @@
 #include "server/dispatch/server_context.h"
 
 namespace mayfly {
-namespace {
 
 void AppendOpTime(BsonBuilder& out, std::string_view name, const OpTime& t) {
   BsonBuilder o = out.OpenDocument(name);
   o.AppendTimestamp("ts", t.ts).Append("t", t.term);
 }
+
+namespace {
 
 Instant DateOf(uint64_t ts) { return {static_cast<int64_t>(ts >> 32) * 1000}; }
 
@@ -20,7 +21,7 @@ struct Told {
   OpTime applied;
   int64_t config_version = 0, config_term = 0, uptime_seconds = 0, election_at = 0;
 };
-Told ReadPayload(const std::string& payload) {
+Told ReadHeartbeatPayload(const std::string& payload) {
   Told t;
   if (payload.empty() || !ValidateBson(payload, false)) return t;
   const BsonView d(payload);
@@ -145,7 +146,7 @@ void AppendSelf(const StatusView& v, BsonBuilder& d) {
 /// Another one; `s`: what is known of it, null: nothing.
 void AppendOther(const StatusView& v, const MemberStatus* s, BsonBuilder& d) {
   const bool reachable = s != nullptr && s->reachable;
-  const Told told = s != nullptr ? ReadPayload(s->payload) : Told();
+  const Told told = s != nullptr ? ReadHeartbeatPayload(s->payload) : Told();
   const MemberState state = !reachable   ? MemberState::kDown
                             : told.known ? told.state
                                          : MemberState::kUnknown;

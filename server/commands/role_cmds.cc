@@ -72,7 +72,7 @@ Result<RoleName> ReadRoleName(const CommandRequest& req) {
   return name;
 }
 
-void AppendAudit(BsonBuilder& p, const RoleName& name, const RoleArgs& a) {
+void AppendRoleAudit(BsonBuilder& p, const RoleName& name, const RoleArgs& a) {
   AppendRoleName(p, name);
   if (a.roles) AppendRoleNames(p, "roles", *a.roles);
   if (a.privileges) AppendPrivileges(p, "privileges", *a.privileges);
@@ -101,7 +101,7 @@ Result<void> CreateRole(CommandContext& ctx, const CommandRequest& req, BsonBuil
   MAYFLY_TRY(UserChange change, UserChange::Begin(ctx));
   MAYFLY_TRY(change.CheckRolesExist(role.roles));
   MAYFLY_TRY(change.Add(role));
-  return change.Finish("createRole", [&](BsonBuilder& p) { AppendAudit(p, name, a); });
+  return change.Finish("createRole", [&](BsonBuilder& p) { AppendRoleAudit(p, name, a); });
 }
 
 Result<void> UpdateRole(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
@@ -123,7 +123,7 @@ Result<void> UpdateRole(CommandContext& ctx, const CommandRequest& req, BsonBuil
   }
   if (a.restrictions) role.restrictions = *a.restrictions;
   MAYFLY_TRY(change.Store(role));
-  return change.Finish("updateRole", [&](BsonBuilder& p) { AppendAudit(p, name, a); });
+  return change.Finish("updateRole", [&](BsonBuilder& p) { AppendRoleAudit(p, name, a); });
 }
 
 Result<void> DropRole(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
@@ -188,7 +188,7 @@ Result<void> ChangePrivileges(CommandContext& ctx, const CommandRequest& req, bo
                        });
 }
 
-Result<void> ChangeRoles(CommandContext& ctx, const CommandRequest& req, bool grant) {
+Result<void> ChangeRolesOfRole(CommandContext& ctx, const CommandRequest& req, bool grant) {
   ArgReader in(req);
   const BsonValue given = in.Any("roles");
   MAYFLY_TRY(in.Finish());
@@ -221,11 +221,11 @@ Result<void> GrantPrivileges(CommandContext& ctx, const CommandRequest& req, Bso
 Result<void> RevokePrivileges(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
   return ChangePrivileges(ctx, req, false);
 }
-Result<void> GrantRoles(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
-  return ChangeRoles(ctx, req, true);
+Result<void> GrantRolesToRole(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
+  return ChangeRolesOfRole(ctx, req, true);
 }
-Result<void> RevokeRoles(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
-  return ChangeRoles(ctx, req, false);
+Result<void> RevokeRolesFromRole(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
+  return ChangeRolesOfRole(ctx, req, false);
 }
 
 }  // namespace
@@ -265,12 +265,12 @@ void RegisterRoleCommands(CommandRegistry& registry) {
   registry.Add({.name = "grantRolesToRole",
                 .flags = kFlags,
                 .help = "Makes roles part of a role.",
-                .run = &GrantRoles,
+                .run = &GrantRolesToRole,
                 .privileges = &privileges::GrantRoles});
   registry.Add({.name = "revokeRolesFromRole",
                 .flags = kFlags,
                 .help = "Takes roles out of a role.",
-                .run = &RevokeRoles,
+                .run = &RevokeRolesFromRole,
                 .privileges = &privileges::RevokeRoles});
 }
 

@@ -25,7 +25,7 @@ namespace mayfly {
 namespace {
 
 /// A payload is binary data, or its base64 as text (mongosh's `runCommand`).
-void ReadPayload(ArgReader& in, std::string* out) {
+void ReadSaslPayload(ArgReader& in, std::string* out) {
   const BsonValue v = in.Any("payload");
   if (v.Is(BsonType::kBinary)) {
     *out = v.BinaryData();
@@ -47,7 +47,7 @@ struct StartArgs {
 
 void ReadStart(ArgReader& in, StartArgs* a) {
   a->mechanism = in.String("mechanism");
-  ReadPayload(in, &a->payload);
+  ReadSaslPayload(in, &a->payload);
   in.Any("autoAuthorize");  // drivers of long ago: a login always counts for the connection
   if (auto options = in.OptDocument("options")) {
     ArgReader inner("saslStart.options", *options);
@@ -74,7 +74,7 @@ Attempt AttemptOf(const LoginState& login) {
 }
 
 /// Writes the lines about a finished login to the log and the audit log.
-void Tell(CommandContext& ctx, const Attempt& a, ErrorCode result, std::string_view why) {
+void TellLogin(CommandContext& ctx, const Attempt& a, ErrorCode result, std::string_view why) {
   const bool good = result == ErrorCode::kOk;
   const BsonDocument attributes = BuildBson([&](BsonBuilder& b) {
     b.Append("client", ctx.connection->remote()).Append("isSpeculative", a.speculative);
@@ -119,16 +119,17 @@ Awaitable<Result<void>> WaitForStep(CommandContext& ctx, int64_t began) {
 /// The proof was right. Errors: the connection may not stay; that is no guess.
 Result<void> LogIn(CommandContext& ctx, const Attempt& a) {
   auto stays = ctx.connection->LoggedIn();
-  Tell(ctx, a, stays ? ErrorCode::kOk : stays.error().code,
-       stays ? std::string_view() : stays.error().message);
+  TellLogin(ctx, a, stays ? ErrorCode::kOk : stays.error().code,
+            stays ? std::string_view() : stays.error().message);
   return stays;
 }
 
 /// A login has failed: what was under way is forgotten.
-Awaitable<Result<void>> Fail(CommandContext& ctx, const Attempt& a, Error error, std::string why) {
+Awaitable<Result<void>> FailLogin(CommandContext& ctx, const Attempt& a, Error error,
+                                  std::string why) {
   AccessControl& access = ctx.server.access();
   ctx.connection->login.conversation.reset();
-  Tell(ctx, a, error.code, why);
+  TellLogin(ctx, a, error.code, why);
   if (const int64_t delay = access.parameters().failed_delay_millis; delay > 0) {
     MAYFLY_CO_TRY(co_await ctx.SleepUntil(ctx.data.clock().MonotonicMicros() + MicrosOf(delay)));
   }
@@ -139,18 +140,18 @@ Awaitable<Result<void>> Fail(CommandContext& ctx, const Attempt& a, Error error,
 /// disk with such failures, so they share the limit of refused commands. The log has
 /// the reason; the client only learns that the login failed, as with a wrong
 /// password.
-Error Refuse(CommandContext& ctx, std::string_view user, std::string_view db,
-             std::string_view mechanism, const Error& reason) {
+Error RefuseLogin(CommandContext& ctx, std::string_view user, std::string_view db,
+                  std::string_view mechanism, const Error& reason) {
   constexpr size_t kShown = 1024;
   const bool malformed = FindScramMechanism(mechanism) && reason.code == ErrorCode::kBadValue;
   const Error error =
       malformed ? Error{ErrorCode::kAuthenticationFailed, "Authentication failed."} : reason;
   AuditLog* audit = ctx.server.audit();
   if (audit != nullptr && audit->AdmitAnonymous())
-    Tell(ctx,
-         {{PrintableUtf8(user.substr(0, kShown)), std::string(db)},
-          std::string(ShownMechanism(mechanism))},
-         error.code, reason.message);
+    TellLogin(ctx,
+              {{PrintableUtf8(user.substr(0, kShown)), std::string(db)},
+               std::string(ShownMechanism(mechanism))},
+              error.code, reason.message);
   return error;
 }
 
@@ -183,7 +184,7 @@ Awaitable<Result<void>> SaslStart(CommandContext& ctx, const CommandRequest& req
   ctx.connection->AbandonLogin();
   const Result<SaslStep> step = BeginLogin(ctx.server.access(), login, start);
   MAYFLY_CO_TRY(co_await WaitForStep(ctx, began));
-  if (!step) co_return Refuse(ctx, {}, req.db, a.mechanism, step.error());
+  if (!step) co_return RefuseLogin(ctx, {}, req.db, a.mechanism, step.error());
   AppendStep(reply, login, step.value());
   co_return Ok();
 }
@@ -194,7 +195,7 @@ Awaitable<Result<void>> SaslContinue(CommandContext& ctx, const CommandRequest& 
   ArgReader in(req);
   const int64_t id = in.Int64("conversationId");
   std::string payload;
-  ReadPayload(in, &payload);
+  ReadSaslPayload(in, &payload);
   MAYFLY_CO_TRY(in.Finish());
   LoginState& login = ctx.connection->login;
   if (!login.conversation)
@@ -216,7 +217,7 @@ Awaitable<Result<void>> SaslContinue(CommandContext& ctx, const CommandRequest& 
     } else {
       Error error{ErrorCode::kAuthenticationFailed, "Authentication failed."};
       std::string unseen = "too many others have failed: its password was not looked at";
-      co_return co_await Fail(ctx, attempt, std::move(error), std::move(unseen));
+      co_return co_await FailLogin(ctx, attempt, std::move(error), std::move(unseen));
     }
   }
   co_await ctx.MoveToWorker();
@@ -226,7 +227,7 @@ Awaitable<Result<void>> SaslContinue(CommandContext& ctx, const CommandRequest& 
       ContinueLogin(access, login, payload, ctx.connection->login_origin(), &why);
   if (step && turn) turn->Succeeded();
   turn.reset();
-  if (!step) co_return co_await Fail(ctx, attempt, step.error(), std::move(why));
+  if (!step) co_return co_await FailLogin(ctx, attempt, step.error(), std::move(why));
   if (step.value().done) {
     login.conversation.reset();
     MAYFLY_CO_TRY(LogIn(ctx, attempt));
@@ -301,7 +302,7 @@ Awaitable<Result<void>> ByCertificate(CommandContext& ctx, const UserName& name,
                          access.parameters().certificate_roles ? ctx.connection->tls_peer()->roles
                                                                : std::vector<RoleName>(),
                          ctx.connection->login_origin(), &why);
-  if (!done) co_return co_await Fail(ctx, attempt, done.error(), std::move(why));
+  if (!done) co_return co_await FailLogin(ctx, attempt, done.error(), std::move(why));
   MAYFLY_CO_TRY(LogIn(ctx, attempt));
   reply.Append("dbname", name.db).Append("user", name.user);
   co_return Ok();
@@ -330,7 +331,7 @@ Awaitable<Result<void>> Authenticate(CommandContext& ctx, const CommandRequest& 
   const Result<UserName> name = UserOfCertificate(ctx, a, req.db);
   if (!name) {
     const std::string_view user = a.user.empty() ? ctx.connection->peer_subject() : a.user;
-    co_return Refuse(ctx, user, req.db, a.mechanism, name.error());
+    co_return RefuseLogin(ctx, user, req.db, a.mechanism, name.error());
   }
   co_await ctx.MoveToWorker();
   co_return co_await ByCertificate(ctx, name.value(), false, reply);

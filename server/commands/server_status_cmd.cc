@@ -160,7 +160,7 @@ void SessionCache(ServerContext& s, BsonBuilder& r) {
   d.Append("sessionsEnded", t.ended).Append("sessionsTimedOut", t.timed_out);
 }
 
-void Network(ServerContext& s, BsonBuilder& r) {
+void NetworkStatus(ServerContext& s, BsonBuilder& r) {
   auto& n = s.metrics().network;
   BsonBuilder d = r.OpenDocument("network");
   d.Append("bytesIn", n.bytes_in.Get()).Append("bytesOut", n.bytes_out.Get());
@@ -262,7 +262,7 @@ void Snapshots(ServerContext& s, BsonBuilder& r) {
 }
 
 /// The store's counters since the process began.
-void StoreCounters(StoreActivity& store, BsonBuilder& r) {
+void StoreCounterStatus(StoreActivity& store, BsonBuilder& r) {
   const KvCounters c = store.Counters();
   {
     BsonBuilder cache = r.OpenDocument("blockCache");
@@ -291,7 +291,7 @@ void StoreCounters(StoreActivity& store, BsonBuilder& r) {
   stalls.Append("waitedMicros", c.stall_micros);
 }
 
-void Shape(const KvShape& shape, BsonBuilder& r) {
+void ShapeStatus(const KvShape& shape, BsonBuilder& r) {
   {
     BsonArrayBuilder files = r.OpenArray("filesPerLevel");
     for (const uint32_t n : shape.files) files.Append(static_cast<int32_t>(n));
@@ -307,14 +307,14 @@ void RocksDb(ServerContext& s, BsonBuilder& r) {
   d.Append("memoryBytes", s.storage().kv().MemoryBytes());
   d.Append("spilledBytes", s.large_memory().spilled_bytes.load(std::memory_order_relaxed));
   StoreActivity* const activity = ActivityOf(s.storage().kv());
-  if (activity != nullptr) StoreCounters(*activity, d);
+  if (activity != nullptr) StoreCounterStatus(*activity, d);
   for (int i = 0; i < kKeyspaceCount; ++i) {
     const KvStats x = s.storage().kv().Stats(static_cast<Keyspace>(i));
     BsonBuilder k = d.OpenDocument(kNames[i]);
     k.Append("estimatedKeys", x.estimated_keys).Append("liveBytes", x.live_bytes);
     k.Append("memtableBytes", x.memtable_bytes)
         .Append("pendingCompactionBytes", x.pending_compaction_bytes);
-    if (activity != nullptr) Shape(activity->Shape(static_cast<Keyspace>(i)), k);
+    if (activity != nullptr) ShapeStatus(activity->Shape(static_cast<Keyspace>(i)), k);
   }
 }
 
@@ -440,7 +440,7 @@ Result<void> ServerStatus(CommandContext& ctx, const CommandRequest& req, BsonBu
   if (want.Want("indexBuilds")) IndexBuilds(s, reply);
   if (want.Want("locks")) reply.OpenDocument("locks").Done();
   if (want.Want("logicalSessionRecordCache")) SessionCache(s, reply);
-  if (want.Want("network")) Network(s, reply);
+  if (want.Want("network")) NetworkStatus(s, reply);
   if (want.Want("opLatencies")) {
     bool histograms = false;
     if (BsonValue v = req.body["opLatencies"]; v.IsDocument())

@@ -96,7 +96,7 @@ Result<void> StartSession(CommandContext& ctx, const CommandRequest& req, BsonBu
   return Ok();
 }
 
-Result<void> RefreshSessions(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
+Result<void> RunRefreshSessions(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
   MAYFLY_TRY(NoArguments(req));
   MAYFLY_TRY(auto keys, ReadKeys(ctx, req.name, req.fields[0].value));
   for (const std::string& key : keys) {
@@ -256,7 +256,7 @@ void RegisterSessionCommands(CommandRegistry& registry) {
   registry.Add({.name = "refreshSessions",
                 .flags = kFlags | kApiV1 | kWorker,
                 .help = "Keeps sessions alive: [{id}, …].",
-                .run = &RefreshSessions,
+                .run = &RunRefreshSessions,
                 .privileges = &privileges::LoggedIn});
   registry.Add({.name = "endSessions",
                 .flags = kFlags | kNoAuth | kApiV1 | kWorker,

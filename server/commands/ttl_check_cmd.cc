@@ -50,7 +50,7 @@ Result<void> RunCheck(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   return Ok();
 }
 
-Result<void> RunExplain(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+Result<void> RunTtlExplain(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   const std::string_view collection = in.Collection();
   const BsonView q = in.Document("q");
@@ -138,7 +138,7 @@ void RegisterTtlCheck(CommandRegistry& registry) {
   registry.Add({.name = "ttlExplain",
                 .flags = kReadOnly | kSecondaryOk | kWorker,
                 .help = "When the first document that matches 'q' expires, and by which rule.",
-                .run = &RunExplain,
+                .run = &RunTtlExplain,
                 .privileges = &privileges::OnCollection<Action::find, Action::viewExpiry>});
 }
 

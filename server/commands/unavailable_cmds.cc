@@ -35,7 +35,7 @@ constexpr Unavailable kUnavailable[] = {
      &privileges::OnCollection<Action::updateSearchIndex>},
 };
 
-Result<void> Refuse(CommandContext&, const CommandRequest& req, BsonBuilder&) {
+Result<void> RunUnavailable(CommandContext&, const CommandRequest& req, BsonBuilder&) {
   for (const Unavailable& u : kUnavailable)
     if (u.name == req.name) return Error{u.code, std::string(u.message)};
   return Error{ErrorCode::kInternalError, "a command without its reason"};
@@ -48,7 +48,7 @@ void RegisterUnavailableCommands(CommandRegistry& registry) {
     registry.Add({.name = u.name,
                   .flags = kSecondaryOk | kHidden,
                   .help = "Not available on this server.",
-                  .run = &Refuse,
+                  .run = &RunUnavailable,
                   .privileges = u.privileges});
   }
 }

@@ -98,7 +98,7 @@ Result<void> MakeCredentials(CommandContext& ctx, const UserArgs& a, UserDocumen
 
 /// Appends the user to an audit event. `changed`: the user existed before. A new password is only
 /// mentioned.
-void AppendAudit(BsonBuilder& p, const UserName& name, const UserArgs& a, bool changed) {
+void AppendUserAudit(BsonBuilder& p, const UserName& name, const UserArgs& a, bool changed) {
   AppendUserName(p, name);
   if (changed) p.Append("passwordChanged", a.password.has_value());
   if (a.custom_data && a.custom_data->view().size() <= kMaxAuditValue)
@@ -137,7 +137,8 @@ Result<void> CreateUser(CommandContext& ctx, const CommandRequest& req, BsonBuil
   MAYFLY_TRY(UserChange change, UserChange::Begin(ctx));
   MAYFLY_TRY(change.CheckRolesExist(user.roles));
   MAYFLY_TRY(change.Add(user));
-  return change.Finish("createUser", [&](BsonBuilder& p) { AppendAudit(p, user.name, a, false); });
+  return change.Finish("createUser",
+                       [&](BsonBuilder& p) { AppendUserAudit(p, user.name, a, false); });
 }
 
 Result<void> UpdateUser(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
@@ -172,7 +173,7 @@ Result<void> UpdateUser(CommandContext& ctx, const CommandRequest& req, BsonBuil
   if (a.custom_data) user.custom_data = a.custom_data;
   if (a.restrictions) user.restrictions = *a.restrictions;
   MAYFLY_TRY(change.Store(user));
-  return change.Finish("updateUser", [&](BsonBuilder& p) { AppendAudit(p, name, a, true); });
+  return change.Finish("updateUser", [&](BsonBuilder& p) { AppendUserAudit(p, name, a, true); });
 }
 
 Result<void> DropUser(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
@@ -194,7 +195,7 @@ Result<void> DropAllUsers(CommandContext& ctx, const CommandRequest& req, BsonBu
   return change.Finish("dropAllUsersFromDatabase", [&](BsonBuilder& p) { p.Append("db", req.db); });
 }
 
-Result<void> ChangeRoles(CommandContext& ctx, const CommandRequest& req, bool grant) {
+Result<void> ChangeRolesOfUser(CommandContext& ctx, const CommandRequest& req, bool grant) {
   ArgReader in(req);
   const BsonValue given = in.Any("roles");
   MAYFLY_TRY(in.Finish());
@@ -219,12 +220,12 @@ Result<void> ChangeRoles(CommandContext& ctx, const CommandRequest& req, bool gr
   });
 }
 
-Result<void> GrantRoles(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
-  return ChangeRoles(ctx, req, true);
+Result<void> GrantRolesToUser(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
+  return ChangeRolesOfUser(ctx, req, true);
 }
 
-Result<void> RevokeRoles(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
-  return ChangeRoles(ctx, req, false);
+Result<void> RevokeRolesFromUser(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
+  return ChangeRolesOfUser(ctx, req, false);
 }
 
 Result<void> InvalidateUserCache(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
@@ -260,12 +261,12 @@ void RegisterUserCommands(CommandRegistry& registry) {
   registry.Add({.name = "grantRolesToUser",
                 .flags = kFlags,
                 .help = "Gives roles to a user.",
-                .run = &GrantRoles,
+                .run = &GrantRolesToUser,
                 .privileges = &privileges::GrantRoles});
   registry.Add({.name = "revokeRolesFromUser",
                 .flags = kFlags,
                 .help = "Takes roles from a user.",
-                .run = &RevokeRoles,
+                .run = &RevokeRolesFromUser,
                 .privileges = &privileges::RevokeRoles});
   registry.Add({.name = "invalidateUserCache",
                 .flags = kSecondaryOk | kAdminOnly,

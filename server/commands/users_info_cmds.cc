@@ -12,7 +12,7 @@ namespace mayfly {
 namespace {
 
 /// Names that one command may ask for.
-constexpr size_t kMaxNames = 10'000;
+constexpr size_t kMaxAskedNames = 10'000;
 
 RoleReader ReaderOf(CommandContext& ctx) {
   return [&ctx](const RoleName& name) -> Result<std::optional<RoleDocument>> {
@@ -70,7 +70,7 @@ Result<void> ReadWhich(const CommandRequest& req, UsersQuery* q) {
     return Ok();
   }
   for (const BsonElement& e : v.Document()) {
-    if (q->names.size() == kMaxNames)
+    if (q->names.size() == kMaxAskedNames)
       return Error{ErrorCode::kBadValue, "usersInfo takes at most 10,000 names at once"};
     MAYFLY_TRY(UserName name, ParseUserName(e.value, req.db));
     q->names.push_back(std::move(name));
@@ -188,7 +188,7 @@ Result<RolesQuery> ReadRolesQuery(const CommandRequest& req) {
     return q;
   }
   for (const BsonElement& e : v.Document()) {
-    if (q.names.size() == kMaxNames)
+    if (q.names.size() == kMaxAskedNames)
       return Error{ErrorCode::kBadValue, "rolesInfo takes at most 10,000 names at once"};
     MAYFLY_TRY(RoleName name, ParseRoleName(e.value, req.db));
     q.names.push_back(std::move(name));

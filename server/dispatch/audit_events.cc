@@ -39,7 +39,7 @@ static_assert(std::ranges::is_sorted(kOfPrincipals));
 /// The collection that a command is about, where its first field names one. `name`: of the
 /// command; `fields`: what it has, or what the command has that it explains.
 template <class Fields>
-std::string NamespaceOf(std::string_view name, std::string_view db, const Fields& fields) {
+std::string AuditedNamespace(std::string_view name, std::string_view db, const Fields& fields) {
   BsonValue named;
   for (const auto& f : fields) {
     if (name == "getMore" ? f.name == "collection" : true) {
@@ -54,12 +54,12 @@ std::string NamespaceOf(std::string_view name, std::string_view db, const Fields
   return JoinNamespace(db, named.String());  // check_names: a value in an entry
 }
 
-std::string NamespaceOf(const CommandRow& row, const CommandRequest& req) {
+std::string AuditedNamespace(const CommandRow& row, const CommandRequest& req) {
   const BsonValue first = req.fields[0].value;
   if (row.name == "explain" && first.IsDocument() && !first.Document().empty())
-    return NamespaceOf(first.Document().First().name, req.db, first.Document());
+    return AuditedNamespace(first.Document().First().name, req.db, first.Document());
   if ((row.flags & kAdminOnly) != 0 && row.name != "renameCollection") return {};
-  return NamespaceOf(row.name, req.db, req.fields);
+  return AuditedNamespace(row.name, req.db, req.fields);
 }
 
 void WriteCheck(AuditLog& log, CommandContext& ctx, const CommandRow& row,
@@ -68,7 +68,7 @@ void WriteCheck(AuditLog& log, CommandContext& ctx, const CommandRow& row,
       &ctx, "authCheck",
       [&](BsonBuilder& p) {
         p.Append("command", row.name);
-        if (const std::string ns = NamespaceOf(row, req); !ns.empty())
+        if (const std::string ns = AuditedNamespace(row, req); !ns.empty())
           p.Append("ns", std::string_view(ns).substr(0, kMaxAuditValue));
         BsonBuilder args = p.OpenDocument("args");
         AppendAuditArguments(req, args);

@@ -38,11 +38,6 @@ bool ServerConfig::IsExempt(std::string_view remote, bool tcp) const {
 
 namespace {
 
-using Kind = OptionRow::Kind;
-using Values = OptionRow::Values;
-
-Error Bad(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
-
 const OptionRow* FindKey(const std::vector<OptionRow>& options, std::string_view key) {
   for (const OptionRow& r : options)
     if (r.key == key) return &r;
@@ -66,7 +61,7 @@ std::string_view DisplayName(const OptionRow& r) {
   return r.flags.substr(at, r.flags.find(',', at) - at);
 }
 
-Result<void> ApplyRow(const OptionRow& row, std::string_view shown, const Values& values,
+Result<void> ApplyRow(const OptionRow& row, std::string_view shown, const OptionRow::Values& values,
                       ServerConfig* config) {
   if (!row.why_not.empty()) {
     if (!row.harmless.empty() && !values.empty() && values.back() == row.harmless) return Ok();
@@ -96,7 +91,7 @@ std::vector<std::string> WithoutSecrets(std::vector<std::string> argv,
 }
 
 /// getCmdLineOpts.parsed: dotted keys back into documents.
-using Tree = std::map<std::string, std::pair<const OptionRow*, Values>>;
+using Tree = std::map<std::string, std::pair<const OptionRow*, OptionRow::Values>>;
 void AppendTree(BsonBuilder& out, const Tree& tree, const std::string& prefix) {
   for (auto it = tree.lower_bound(prefix); it != tree.end() && it->first.starts_with(prefix);) {
     const std::string rest = it->first.substr(prefix.size());
@@ -115,14 +110,14 @@ void AppendTree(BsonBuilder& out, const Tree& tree, const std::string& prefix) {
                                                            : values.back();
     double d = 0;
     std::from_chars(text.data(), text.data() + text.size(), d);
-    const Kind kind = row ? row->kind : Kind::kString;
-    if (kind == Kind::kSwitch)
+    const OptionRow::Kind kind = row ? row->kind : OptionRow::Kind::kString;
+    if (kind == OptionRow::Kind::kSwitch)
       out.Append(rest, text != "false");
-    else if (kind == Kind::kInt)
+    else if (kind == OptionRow::Kind::kInt)
       out.Append(rest, static_cast<int32_t>(d));
-    else if (kind == Kind::kDouble)
+    else if (kind == OptionRow::Kind::kDouble)
       out.Append(rest, d);
-    else if (kind == Kind::kList && values.size() > 1 && !row->secret) {
+    else if (kind == OptionRow::Kind::kList && values.size() > 1 && !row->secret) {
       BsonArrayBuilder list = out.OpenArray(rest);
       for (const std::string& v : values) list.Append(v);
       list.Done();
@@ -133,9 +128,9 @@ void AppendTree(BsonBuilder& out, const Tree& tree, const std::string& prefix) {
 }
 
 /// A line of a configuration file in the format before YAML: a flag with its values.
-Result<void> ApplyFlagOfFile(const std::string& path, const std::string& flag, const Values& list,
-                             const std::vector<OptionRow>& options, ServerConfig* config,
-                             Tree* tree) {
+Result<void> ApplyFlagOfFile(const std::string& path, const std::string& flag,
+                             const OptionRow::Values& list, const std::vector<OptionRow>& options,
+                             ServerConfig* config, Tree* tree) {
   const std::string where = "Error parsing INI config file '" + path + "': ";
   if (flag == "--verbose") {
     const std::string& v = list.back();
@@ -153,12 +148,13 @@ Result<void> ApplyFlagOfFile(const std::string& path, const std::string& flag, c
     std::string m = where + "unrecognised option '" + flag.substr(2) + "'";
     if (auto near = NearestName(flag, names); !near.empty())
       m += "; did you mean '" + std::string(near.substr(2)) + "'?";
-    return Bad(std::move(m));
+    return BadValue(std::move(m));
   }
-  if (list.size() > 1 && row->kind != Kind::kList)
-    return Bad(where + "Multiple occurrences of option \"" + flag + "\"");
+  if (list.size() > 1 && row->kind != OptionRow::Kind::kList)
+    return BadValue(where + "Multiple occurrences of option \"" + flag + "\"");
   // A switch that is off requests nothing.
-  if (row->kind == Kind::kSwitch && row->key.empty() && list.back() == "false") return Ok();
+  if (row->kind == OptionRow::Kind::kSwitch && row->key.empty() && list.back() == "false")
+    return Ok();
   MAYFLY_TRY(ApplyRow(*row, flag, list, config));
   if (flag == "--setParameter") {
     for (const auto& [k, v] : config->parameters) (*tree)["setParameter." + k] = {nullptr, {v}};
@@ -171,7 +167,7 @@ Result<void> ApplyFlagOfFile(const std::string& path, const std::string& flag, c
 /// Applies the configuration file. `tree` collects it for getCmdLineOpts.
 Result<void> ApplyFile(const std::string& path, const std::vector<OptionRow>& options,
                        ServerConfig* config, Tree* tree) {
-  tree->emplace("config", std::pair<const OptionRow*, Values>{nullptr, {path}});
+  tree->emplace("config", std::pair<const OptionRow*, OptionRow::Values>{nullptr, {path}});
   MAYFLY_TRY(auto pairs, ReadConfigFile(path));
   for (auto& [key, list] : pairs) {
     if (key.starts_with("--")) {
@@ -187,7 +183,8 @@ Result<void> ApplyFile(const std::string& path, const std::vector<OptionRow>& op
       const std::string name = key.substr(20, key.size() - 30);
       const LogComponent c = LogComponentByName(name);
       if (c == LogComponent::kDefault)
-        return Bad("Unrecognized option: " + key + ": there is no log component '" + name + "'");
+        return BadValue("Unrecognized option: " + key + ": there is no log component '" + name +
+                        "'");
       MAYFLY_TRY(int64_t level, ParseIntOption(key, list.back(), -1, 5));
       config->log.component_verbosity.emplace_back(c, static_cast<int>(level));
       (*tree)[key] = {nullptr, list};
@@ -201,7 +198,7 @@ Result<void> ApplyFile(const std::string& path, const std::vector<OptionRow>& op
       std::string m = "Unrecognized option: " + key + " in " + path;
       if (auto near = NearestName(key, keys); !near.empty())
         m += "; did you mean '" + std::string(near) + "'?";
-      return Bad(std::move(m));
+      return BadValue(std::move(m));
     }
     if (list.empty() && !row->secret && !row->restricts) continue;
     MAYFLY_TRY(ApplyRow(*row, key, list, config));
@@ -224,7 +221,7 @@ Result<std::optional<std::string>> FromVariable(const std::string& name, bool se
   std::optional<std::string> value = Plain(name);
   if (const auto file = Plain(name + "_FILE")) {
     if (value)
-      return Bad("both " + name + " and " + name + "_FILE are given: leave one of them out");
+      return BadValue("both " + name + " and " + name + "_FILE are given: leave one of them out");
     MAYFLY_TRY(value, ReadSecretFile(*file));
   } else if (value && secret) {
     config->hidden_variables.emplace_back(name, *value);
@@ -240,15 +237,15 @@ Result<void> ApplyRootUser(ServerConfig* config) {
       "MONGO_INITDB_ROOT_USERNAME", "MONGO_INITDB_ROOT_USERNAME_FILE"};
   for (const auto& [name, value] : VariablesWith("MONGO_INITDB_"))
     if (std::find(std::begin(kKnown), std::end(kKnown), name) == std::end(kKnown))
-      return Bad("Unrecognized variable " + name +
-                 ": there are MONGO_INITDB_ROOT_USERNAME and "
-                 "MONGO_INITDB_ROOT_PASSWORD, each also with _FILE");
+      return BadValue("Unrecognized variable " + name +
+                      ": there are MONGO_INITDB_ROOT_USERNAME and "
+                      "MONGO_INITDB_ROOT_PASSWORD, each also with _FILE");
   MAYFLY_TRY(CheckNoScripts("/docker-entrypoint-initdb.d"));
   MAYFLY_TRY(auto user, FromVariable("MONGO_INITDB_ROOT_USERNAME", false, config));
   MAYFLY_TRY(auto password, FromVariable("MONGO_INITDB_ROOT_PASSWORD", true, config));
   if (user.has_value() != password.has_value())
-    return Bad("MONGO_INITDB_ROOT_USERNAME and MONGO_INITDB_ROOT_PASSWORD go together: " +
-               std::string(user ? "the password" : "the name") + " is missing");
+    return BadValue("MONGO_INITDB_ROOT_USERNAME and MONGO_INITDB_ROOT_PASSWORD go together: " +
+                    std::string(user ? "the password" : "the name") + " is missing");
   if (user) {
     config->initial_user = *user;
     config->initial_password = *password;
@@ -269,7 +266,7 @@ Result<void> ApplyEnvironment(const std::vector<OptionRow>& options, ServerConfi
     MAYFLY_TRY(auto value, r.secret ? FromVariable(name, true, config)
                                     : Result<std::optional<std::string>>(Plain(name)));
     if (!value) continue;
-    Values values{*value};
+    OptionRow::Values values{*value};
     if (r.flags == "--setParameter") {
       std::istringstream words(*value);
       values.assign(std::istream_iterator<std::string>(words), {});
@@ -290,7 +287,7 @@ Result<void> ApplyEnvironment(const std::vector<OptionRow>& options, ServerConfi
     std::string m = "Unrecognized variable " + name;
     if (auto near = NearestName(name, known); !near.empty())
       m += "; did you mean '" + std::string(near) + "'?";
-    return Bad(std::move(m));
+    return BadValue(std::move(m));
   }
   return ApplyRootUser(config);
 }
@@ -305,16 +302,17 @@ Result<void> CheckTls(const ServerConfig& config) {
                     t.allow_connections_without_certificates;
   if (t.mode == TlsMode::kDisabled) {
     if (some)
-      return Bad(
+      return BadValue(
           "need to enable TLS via the tlsMode flag when using TLS configuration "
           "parameters");
     return Ok();
   }
-  if (t.certificate_key_file.empty()) return Bad("need tlsCertificateKeyFile when TLS is enabled");
+  if (t.certificate_key_file.empty())
+    return BadValue("need tlsCertificateKeyFile when TLS is enabled");
   if (t.ca_file.empty() && !t.cluster_ca_file.empty())
-    return Bad("tlsClusterCAFile requires that tlsCAFile is set");
+    return BadValue("tlsClusterCAFile requires that tlsCAFile is set");
   if (t.ca_file.empty() && !t.crl_file.empty())
-    return Bad("tlsCRLFile requires that tlsCAFile is set");
+    return BadValue("tlsCRLFile requires that tlsCAFile is set");
   return Ok();
 }
 
@@ -324,19 +322,19 @@ Result<void> CheckEncryption(BsonView parsed) {
   const BsonView s = security.Document();
   const bool on = s["enableEncryption"].Truthy();
   if (!on && (s["encryptionKeyFile"].Truthy() || s["encryptionRotateFrom"].Truthy()))
-    return Bad("--encryptionKeyFile and --encryptionRotateFrom need --enableEncryption");
+    return BadValue("--encryptionKeyFile and --encryptionRotateFrom need --enableEncryption");
   if (on && !s["encryptionKeyFile"].Truthy())
-    return Bad("--enableEncryption needs --encryptionKeyFile");
+    return BadValue("--enableEncryption needs --encryptionKeyFile");
   return Ok();
 }
 
 Result<void> CheckFirstStart(const ServerConfig& config) {
   if (!config.initial_members.empty() && config.repl_set.empty())
-    return Bad("--initialMembers says what a new replica set is made of: it needs --replSet");
+    return BadValue("--initialMembers says what a new replica set is made of: it needs --replSet");
   if (config.initial_user.empty() != config.initial_password.empty())
-    return Bad("--initialRootUser and --initialRootPasswordFile go together");
+    return BadValue("--initialRootUser and --initialRootPasswordFile go together");
   if (!config.initial_user.empty() && !config.access_control() && !config.transition_to_auth)
-    return Bad(
+    return BadValue(
         "a first user is asked for, and access control is switched off: leave one of them out");
   return Ok();
 }
@@ -348,24 +346,24 @@ Result<void> CheckClusterAuth(const ServerConfig& config) {
   if (mode == ClusterAuthMode::kKeyFile) {
     const TlsOptions& o = config.tls;
     if (!o.member_attributes.empty() || !o.member_extension.empty())
-      return Bad(
+      return BadValue(
           "net.tls.clusterAuthX509 says by what in their certificates members know one another: it "
           "needs a clusterAuthMode with certificates (sendKeyFile, sendX509 or x509)");
     return Ok();
   }
   const std::string name = "--clusterAuthMode " + std::string(ClusterAuthModeName(mode));
   if (config.repl_set.empty())
-    return Bad(name + " is how members of a replica set know each other: it needs --replSet");
+    return BadValue(name + " is how members of a replica set know each other: it needs --replSet");
   if (config.tls.mode == TlsMode::kDisabled)
-    return Bad(name + " needs TLS: set tlsMode, tlsCertificateKeyFile and tlsCAFile");
+    return BadValue(name + " needs TLS: set tlsMode, tlsCertificateKeyFile and tlsCAFile");
   if (ShowsCertificate(mode) && config.tls.mode == TlsMode::kAllow)
-    return Bad(
+    return BadValue(
         "cannot have x.509 cluster authentication in allowTLS mode: connections to other members "
         "have no TLS then");
   if (config.tls.ca_file.empty())
-    return Bad(name + " needs tlsCAFile: who may have signed the certificates of members");
+    return BadValue(name + " needs tlsCAFile: who may have signed the certificates of members");
   if (TakesKeys(mode) && config.key_file.empty())
-    return Bad(name + " lets members in by the key file too: it needs --keyFile");
+    return BadValue(name + " lets members in by the key file too: it needs --keyFile");
   return Ok();
 }
 
@@ -373,78 +371,82 @@ Result<void> CheckClusterAuth(const ServerConfig& config) {
 Result<void> CheckTogether(const ServerConfig& config) {
   if (config.repl_set.empty()) {
     if (!config.key_file.empty())
-      return Bad("--keyFile is how members of a replica set know each other: it needs --replSet");
+      return BadValue(
+          "--keyFile is how members of a replica set know each other: it needs --replSet");
     // oplogSize says how large a log would be, and mongod too takes it without one.
     if (config.oplog_min_retention_hours != 0)
-      return Bad("--oplogMinRetentionHours needs --replSet");
+      return BadValue("--oplogMinRetentionHours needs --replSet");
   }
   if (config.backup.full && config.backup.folder.empty())
-    return Bad("--full is an option of --backup FOLDER");
+    return BadValue("--full is an option of --backup FOLDER");
   if (!config.backup.folder.empty() && !config.restore.folder.empty())
-    return Bad("--backup and --restore do opposite things: give one of them");
+    return BadValue("--backup and --restore do opposite things: give one of them");
   if (!config.backup.folder.empty() && config.fork)
-    return Bad("--backup ends when it is done, and cannot --fork: leave one of them out");
+    return BadValue("--backup ends when it is done, and cannot --fork: leave one of them out");
   if (config.restore.folder.empty() && config.restore.asked_besides)
-    return Bad("--id, --until, --archive and --expiry are options of --restore FOLDER");
+    return BadValue("--id, --until, --archive and --expiry are options of --restore FOLDER");
   if (!config.restore.folder.empty() && config.fork)
-    return Bad("--restore ends when it is done, and cannot --fork: leave one of them out");
+    return BadValue("--restore ends when it is done, and cannot --fork: leave one of them out");
   MAYFLY_TRY(CheckTls(config));
   MAYFLY_TRY(CheckFirstStart(config));
   MAYFLY_TRY(CheckClusterAuth(config));
   if (!config.repl_set.empty() && config.key_file.empty() &&
       config.tls.cluster_auth != ClusterAuthMode::kX509 && config.access_control())
-    return Bad(
+    return BadValue(
         "--keyFile is required when access control is enabled on a replica set: without it anybody "
         "who reaches the port could join the set");
   if (config.transition_to_auth && config.key_file.empty())
-    return Bad("--transitionToAuth must be used with --keyFile");
+    return BadValue("--transitionToAuth must be used with --keyFile");
   if (config.transition_to_auth && config.tls.cluster_auth != ClusterAuthMode::kKeyFile)
-    return Bad(
+    return BadValue(
         "--transitionToAuth must be used with clusterAuthMode keyFile: let the set have its key "
         "file on all members first, certificates come after");
   if (config.auth && config.no_auth)
-    return Bad("--auth and --noauth exclude each other: leave one of them out");
+    return BadValue("--auth and --noauth exclude each other: leave one of them out");
   if (config.transition_to_auth && config.access_control())
-    return Bad("--transitionToAuth lets clients in that have not logged in: leave --auth out");
+    return BadValue("--transitionToAuth lets clients in that have not logged in: leave --auth out");
   if (config.fork && config.log.path.empty())
-    return Bad(
+    return BadValue(
         "--fork has to be used with --logpath: in the background there is no terminal to write to");
   if (config.audit.destination != AuditDestination::kFile) {
     if (!config.audit.path.empty())
-      return Bad("auditPath is for auditDestination file: leave one of them out");
+      return BadValue("auditPath is for auditDestination file: leave one of them out");
     if (config.audit.format == AuditFormat::kBson)
-      return Bad("auditFormat BSON is for auditDestination file: syslog and console take JSON");
+      return BadValue(
+          "auditFormat BSON is for auditDestination file: syslog and console take JSON");
   }
   if (config.audit.destination == AuditDestination::kNone && !config.audit.filter.view().empty())
-    return Bad("auditFilter is given, but auditDestination is none: leave one of them out");
+    return BadValue("auditFilter is given, but auditDestination is none: leave one of them out");
   for (const std::string& ip : config.bind_ips)
     if (ip.find(':') != std::string::npos && ip != "::" && !config.ipv6)
-      return Bad("bind_ip: '" + ip + "' is an IPv6 address; --ipv6 is needed for it");
+      return BadValue("bind_ip: '" + ip + "' is an IPv6 address; --ipv6 is needed for it");
   return Ok();
 }
 
 Error UnknownArgument(const std::string& argument, const std::vector<std::string_view>& known) {
   if (!argument.starts_with('-'))
-    return Bad("Error parsing command line: too many positional options: '" + argument + "'");
+    return BadValue("Error parsing command line: too many positional options: '" + argument + "'");
   const std::string name = argument.substr(0, argument.find('='));
   std::string m = "Error parsing command line: unrecognised option '" + name + "'";
   if (auto near = NearestName(name, known); !near.empty())
     m += "; did you mean '" + std::string(near) + "'?";
-  return Bad(std::move(m) + " Try 'mayflyd --help' for more information");
+  return BadValue(std::move(m) + " Try 'mayflyd --help' for more information");
 }
 
 /// Makes the command line know the option. Its values come into `*values`, which must stay.
-CLI::Option* Declare(CLI::App& app, const OptionRow& r, Values* values) {
+CLI::Option* Declare(CLI::App& app, const OptionRow& r, OptionRow::Values* values) {
   CLI::Option* o = nullptr;
-  if (r.kind == Kind::kSwitch) {
+  if (r.kind == OptionRow::Kind::kSwitch) {
     o = app.add_flag(std::string(r.flags))->description(std::string(r.help));
   } else {
     o = app.add_option(std::string(r.flags), *values, std::string(r.help))
             ->expected(r.secret ? 0 : 1, 1)
             ->take_all()
-            ->multi_option_policy(r.kind == Kind::kList ? CLI::MultiOptionPolicy::TakeAll
-                                                        : CLI::MultiOptionPolicy::TakeLast);
-    o->type_name(r.kind == Kind::kInt || r.kind == Kind::kDouble ? "N" : "TEXT");
+            ->multi_option_policy(r.kind == OptionRow::Kind::kList
+                                      ? CLI::MultiOptionPolicy::TakeAll
+                                      : CLI::MultiOptionPolicy::TakeLast);
+    o->type_name(r.kind == OptionRow::Kind::kInt || r.kind == OptionRow::Kind::kDouble ? "N"
+                                                                                       : "TEXT");
   }
   if (!r.why_not.empty()) o->group("");  // not in --help
   return o;
@@ -474,7 +476,7 @@ Result<ConfigOutcome> ParseConfig(const std::vector<std::string>& argv) {
                               "variables MAYFLYD_… are options, too, and "
                               "MONGO_INITDB_ROOT_USERNAME and _PASSWORD make the first "
                               "user (containers)");
-  std::vector<Values> values(options.size());
+  std::vector<OptionRow::Values> values(options.size());
   std::vector<CLI::Option*> cli(options.size(), nullptr);
   std::vector<std::string_view> flag_names = {"--help", "--version", "--config", "--verbose",
                                               "--environment"};
@@ -488,7 +490,7 @@ Result<ConfigOutcome> ParseConfig(const std::vector<std::string>& argv) {
     std::vector<std::string> args(argv.rbegin(), argv.rend() - (argv.empty() ? 0 : 1));
     app.parse(args);
   } catch (const CLI::ParseError& e) {
-    return Bad(std::string("Error parsing command line: ") + e.what());
+    return BadValue(std::string("Error parsing command line: ") + e.what());
   }
   if (help) {
     out.action = ConfigOutcome::Action::kPrint;
@@ -516,7 +518,9 @@ Result<ConfigOutcome> ParseConfig(const std::vector<std::string>& argv) {
   for (size_t i = 0; i < options.size(); ++i) {
     if (cli[i] == nullptr || cli[i]->count() == 0) continue;
     const OptionRow& r = options[i];
-    const Values given = r.kind == Kind::kSwitch ? Values{"true"} : values[i];  // a secret: none
+    const OptionRow::Values given = r.kind == OptionRow::Kind::kSwitch
+                                        ? OptionRow::Values{"true"}
+                                        : values[i];  // a secret: none
     MAYFLY_TRY(ApplyRow(r, DisplayName(r), given, &config));
     if (r.flags == "--setParameter") {
       for (const auto& [k, v] : config.parameters) tree["setParameter." + k] = {nullptr, {v}};

@@ -7,30 +7,21 @@
 #include "server/base/environment.h"
 
 namespace mayfly {
-namespace {
-
-using Kind = OptionRow::Kind;
-using Values = OptionRow::Values;
-using Options = std::vector<OptionRow>;
-using C = ServerConfig;
-
-Error Bad(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
-
-}  // namespace
 
 Result<int64_t> ParseIntOption(std::string_view option, const std::string& text, int64_t low,
                                int64_t high) {
   int64_t n = 0;
   auto [p, ec] = std::from_chars(text.data(), text.data() + text.size(), n);
   if (ec != std::errc() || p != text.data() + text.size())
-    return Bad("the argument ('" + text + "') for option '" + std::string(option) +
-               "' is invalid: it must be a whole number");
+    return BadValue("the argument ('" + text + "') for option '" + std::string(option) +
+                    "' is invalid: it must be a whole number");
   if (n < low || n > high)
-    return Bad(std::string(option) + " must be between " + std::to_string(low) + " and " +
-               std::to_string(high) + ", not " + text);
+    return BadValue(std::string(option) + " must be between " + std::to_string(low) + " and " +
+                    std::to_string(high) + ", not " + text);
   return n;
 }
 
+namespace option_table {
 namespace {
 
 Result<double> ParseDouble(std::string_view option, const std::string& text, double low,
@@ -38,15 +29,16 @@ Result<double> ParseDouble(std::string_view option, const std::string& text, dou
   double d = 0;
   auto [p, ec] = std::from_chars(text.data(), text.data() + text.size(), d);
   if (ec != std::errc() || p != text.data() + text.size() || !(d >= low && d <= high))
-    return Bad("the argument ('" + text + "') for option '" + std::string(option) +
-               "' must be a number from " + std::to_string(low) + " to " + std::to_string(high));
+    return BadValue("the argument ('" + text + "') for option '" + std::string(option) +
+                    "' must be a number from " + std::to_string(low) + " to " +
+                    std::to_string(high));
   return d;
 }
 
 Result<bool> ParseBool(std::string_view option, const std::string& text) {
   if (text == "true" || text.empty()) return true;
   if (text == "false") return false;
-  return Bad(std::string(option) + " must be true or false, not '" + text + "'");
+  return BadValue(std::string(option) + " must be true or false, not '" + text + "'");
 }
 
 std::vector<std::string> SplitCommas(const Values& values) {
@@ -96,8 +88,8 @@ Result<void> SetCompressors(ServerConfig& c, const Values& v) {
     }
     if (name == "noop") continue;  // it compresses nothing; mongo-orchestration lists it
     if (name != "snappy" && name != "zlib" && name != "zstd")
-      return Bad("Invalid network message compressor specified in configuration: '" + name +
-                 "'; there are snappy, zstd, zlib and disabled");
+      return BadValue("Invalid network message compressor specified in configuration: '" + name +
+                      "'; there are snappy, zstd, zlib and disabled");
     c.compressors.push_back(std::move(name));
   }
   return Ok();
@@ -114,7 +106,7 @@ Result<void> SetPermissions(ServerConfig& c, const Values& v) {
   int mode = 0;
   auto [p, ec] = std::from_chars(text.data(), text.data() + text.size(), mode, 8);
   if (ec != std::errc() || p != text.data() + text.size() || mode > 0777)
-    return Bad("filePermissions must be an octal mode such as 0700, not '" + text + "'");
+    return BadValue("filePermissions must be an octal mode such as 0700, not '" + text + "'");
   c.unix_socket_permissions = mode;
   return Ok();
 }
@@ -122,8 +114,8 @@ Result<void> SetPermissions(ServerConfig& c, const Values& v) {
 Result<void> SetClusterAuth(ServerConfig& c, const Values& v) {
   const std::optional<ClusterAuthMode> mode = ClusterAuthModeByName(v.back());
   if (!mode)
-    return Bad("unsupported value for clusterAuthMode " + v.back() +
-               ": there are keyFile, sendKeyFile, sendX509 and x509");
+    return BadValue("unsupported value for clusterAuthMode " + v.back() +
+                    ": there are keyFile, sendKeyFile, sendX509 and x509");
   c.tls.cluster_auth = *mode;
   return Ok();
 }
@@ -132,12 +124,6 @@ constexpr std::string_view kSharding = "this server is not a member of a sharded
 constexpr std::string_view kEngine =
     "this server keeps its data in RocksDB, which has no such setting";
 
-/// An option of MongoDB that this server does not have, and why.
-void Refuse(Options& o, std::string_view flags, std::string_view key, Kind kind,
-            std::string_view why, std::string_view harmless = {}) {
-  o.push_back({flags, key, kind, "not available", {}, why, harmless});
-}
-
 void AddNetworkOptions(Options& o) {
   o.push_back({"--port", "net.port", Kind::kInt, "port to listen on (27017)",
                SetInt("port", 0, 65535, &C::port)});
@@ -145,7 +131,7 @@ void AddNetworkOptions(Options& o) {
                "addresses to listen on, comma-separated (127.0.0.1)",
                [](C& c, const Values& v) -> Result<void> {
                  c.bind_ips = SplitCommas(v);
-                 if (c.bind_ips.empty()) return Bad("bind_ip needs an address");
+                 if (c.bind_ips.empty()) return BadValue("bind_ip needs an address");
                  return Ok();
                }});
   o.push_back({"--bind_ip_all", "net.bindIpAll", Kind::kSwitch, "listen on all addresses",
@@ -172,8 +158,8 @@ void AddNetworkOptions(Options& o) {
                    }
                    auto range = ParseAddressRange(one);
                    if (!range)
-                     return Bad("maxIncomingConnectionsOverride: '" + one +
-                                "' is no address, CIDR range or path of a unix socket");
+                     return BadValue("maxIncomingConnectionsOverride: '" + one +
+                                     "' is no address, CIDR range or path of a unix socket");
                    c.exempt_addresses.push_back(std::move(range).value());
                  }
                  return Ok();
@@ -209,7 +195,8 @@ void AddStorageOptions(Options& o) {
   o.push_back({"--journal", "storage.journal.enabled", Kind::kSwitch,
                "accepted; the journal is always on", [](C&, const Values& v) -> Result<void> {
                  MAYFLY_TRY(bool on, ParseBool("journal", v.back()));
-                 if (!on) return Bad("storage.journal.enabled: the journal cannot be switched off");
+                 if (!on)
+                   return BadValue("storage.journal.enabled: the journal cannot be switched off");
                  return Ok();
                }});
   Refuse(o, "--nojournal", "", Kind::kSwitch, "the journal cannot be switched off");
@@ -228,7 +215,8 @@ void AddStorageOptions(Options& o) {
                [](C&, const Values& v) -> Result<void> {
                  // wiredTiger is MongoDB's default, and its test harnesses always ask for it.
                  if (v.back() == "rocksdb" || v.back() == "wiredTiger") return Ok();
-                 return Bad("--storageEngine: the storage engine is RocksDB and cannot be chosen");
+                 return BadValue(
+                     "--storageEngine: the storage engine is RocksDB and cannot be chosen");
                }});
   Refuse(o, "--repair", "", Kind::kSwitch,
          "opening the data directory repairs what can be repaired");
@@ -243,7 +231,7 @@ void AddStorageOptions(Options& o) {
 
 auto SetRestore(std::string C::RestoreOptions::*field) {
   return [=](C& c, const Values& v) -> Result<void> {
-    if (v.back().empty()) return Bad("an option of a restore must not be empty");
+    if (v.back().empty()) return BadValue("an option of a restore must not be empty");
     c.restore.*field = v.back();
     c.restore.asked_besides |= field != &C::RestoreOptions::folder;
     return Ok();
@@ -255,7 +243,7 @@ void AddBackupOptions(Options& o) {
   o.push_back({"--backup", "", Kind::kString,
                "adds a backup of --dbpath, which no server uses, to this folder, and ends",
                [](C& c, const Values& v) -> Result<void> {
-                 if (v.back().empty()) return Bad("--backup needs the folder of the backups");
+                 if (v.back().empty()) return BadValue("--backup needs the folder of the backups");
                  c.backup.folder = v.back();
                  return Ok();
                }});
@@ -286,7 +274,7 @@ void AddRestoreOptions(Options& o) {
                "what is past its deadline after a restore: hold (default), shift or run",
                [set = SetRestore(&R::expiry)](C& c, const Values& v) -> Result<void> {
                  if (v.back() != "hold" && v.back() != "shift" && v.back() != "run")
-                   return Bad("expiry must be hold, shift or run, not '" + v.back() + "'");
+                   return BadValue("expiry must be hold, shift or run, not '" + v.back() + "'");
                  return set(c, v);
                }});
 }
@@ -300,10 +288,10 @@ void AddLogAndProcessOptions(Options& o) {
   o.push_back(
       {"", "systemLog.destination", Kind::kString, "", [](C&, const Values& v) -> Result<void> {
          if (v.back() == "syslog")
-           return Bad("systemLog.destination: syslog is not part of this version; use a file");
+           return BadValue("systemLog.destination: syslog is not part of this version; use a file");
          if (v.back() != "file")
-           return Bad("systemLog.destination expects one of 'syslog' or 'file', not '" + v.back() +
-                      "'");
+           return BadValue("systemLog.destination expects one of 'syslog' or 'file', not '" +
+                           v.back() + "'");
          return Ok();
        }});
   o.push_back({"--logappend", "systemLog.logAppend", Kind::kSwitch, "append to the log file",
@@ -315,7 +303,8 @@ void AddLogAndProcessOptions(Options& o) {
                "what logRotate does: rename (default) or reopen",
                [](C& c, const Values& v) -> Result<void> {
                  if (v.back() != "rename" && v.back() != "reopen")
-                   return Bad("logRotate must be 'rename' or 'reopen', not '" + v.back() + "'");
+                   return BadValue("logRotate must be 'rename' or 'reopen', not '" + v.back() +
+                                   "'");
                  c.log.rename_on_rotate = v.back() == "rename";
                  return Ok();
                }});
@@ -326,8 +315,9 @@ void AddLogAndProcessOptions(Options& o) {
                  else if (v.back() == "iso8601-local")
                    c.log.timestamps = TimestampFormat::kIso8601Local;
                  else
-                   return Bad("timeStampFormat must be 'iso8601-utc' or 'iso8601-local', not '" +
-                              v.back() + "'");
+                   return BadValue(
+                       "timeStampFormat must be 'iso8601-utc' or 'iso8601-local', not '" +
+                       v.back() + "'");
                  return Ok();
                }});
   o.push_back({"--quiet", "systemLog.quiet", Kind::kSwitch, "fewer lines about connections",
@@ -352,7 +342,7 @@ void AddLogAndProcessOptions(Options& o) {
                "directory of the time zone database for local times in the log",
                [](C&, const Values& v) -> Result<void> {
                  if (::access(v.back().c_str(), R_OK) != 0)
-                   return Bad("timeZoneInfo: cannot read the directory '" + v.back() + "'");
+                   return BadValue("timeZoneInfo: cannot read the directory '" + v.back() + "'");
                  ::setenv("TZDIR", v.back().c_str(), 1);
                  return Ok();
                }});
@@ -361,8 +351,8 @@ void AddLogAndProcessOptions(Options& o) {
                  for (const std::string& s : v) {
                    size_t eq = s.find('=');
                    if (eq == std::string::npos || eq == 0)
-                     return Bad("Illegal option assignment: \"" + s +
-                                "\": setParameter needs name=value");
+                     return BadValue("Illegal option assignment: \"" + s +
+                                     "\": setParameter needs name=value");
                    c.parameters.emplace_back(s.substr(0, eq), s.substr(eq + 1));
                  }
                  return Ok();
@@ -390,7 +380,8 @@ void AddProfilingOptions(Options& o) {
          else if (v.back() == "all")
            c.profile_level = 2;
          else
-           return Bad("operationProfiling.mode must be off, slowOp or all, not '" + v.back() + "'");
+           return BadValue("operationProfiling.mode must be off, slowOp or all, not '" + v.back() +
+                           "'");
          return Ok();
        }});
   Refuse(o, "", "operationProfiling.filter", Kind::kString,
@@ -409,7 +400,7 @@ Result<void> SetAuditDestination(C& c, const Values& v) {
   else if (to == "none")
     a.destination = AuditDestination::kNone;
   else
-    return Bad("auditDestination must be file, syslog, console or none, not '" + to + "'");
+    return BadValue("auditDestination must be file, syslog, console or none, not '" + to + "'");
   return Ok();
 }
 
@@ -425,7 +416,7 @@ void AddAuditOptions(Options& o) {
   o.push_back({"--auditFormat", "auditLog.format", Kind::kString,
                "JSON (default), or for files BSON", [](C& c, const Values& v) -> Result<void> {
                  if (v.back() != "BSON" && v.back() != "JSON")
-                   return Bad("auditFormat must be JSON or BSON, not '" + v.back() + "'");
+                   return BadValue("auditFormat must be JSON or BSON, not '" + v.back() + "'");
                  c.audit.format = v.back() == "BSON" ? AuditFormat::kBson : AuditFormat::kJson;
                  return Ok();
                }});
@@ -433,7 +424,7 @@ void AddAuditOptions(Options& o) {
                "a query filter: which events are audited (all)",
                [](C& c, const Values& v) -> Result<void> {
                  auto filter = ParseAuditFilter(v.back());
-                 if (!filter) return Bad("auditFilter: " + filter.error().message);
+                 if (!filter) return BadValue("auditFilter: " + filter.error().message);
                  c.audit.filter = std::move(filter).value();
                  return Ok();
                }});
@@ -459,7 +450,7 @@ void AddOwnOptions(Options& o) {
                "addresses of the HTTP endpoint, comma-separated (127.0.0.1)",
                [](C& c, const Values& v) -> Result<void> {
                  c.http_bind_ips = SplitCommas(v);
-                 if (c.http_bind_ips.empty()) return Bad("httpBindIp needs an address");
+                 if (c.http_bind_ips.empty()) return BadValue("httpBindIp needs an address");
                  return Ok();
                }});
   o.push_back({"--httpHosts", "mayfly.httpHosts", Kind::kList,
@@ -467,7 +458,7 @@ void AddOwnOptions(Options& o) {
                "IP addresses, this machine's name, and names in httpBindIp",
                [](C&, const Values& v) -> Result<void> {
                  // The endpoint reads them where they are kept for getCmdLineOpts.
-                 if (SplitCommas(v).empty()) return Bad("httpHosts needs a name");
+                 if (SplitCommas(v).empty()) return BadValue("httpHosts needs a name");
                  return Ok();
                }});
   o.push_back({"--httpMetricsTokenFile", "mayfly.httpMetricsTokenFile", Kind::kString,
@@ -475,7 +466,7 @@ void AddOwnOptions(Options& o) {
                "control on",
                [](C&, const Values& v) -> Result<void> {
                  // As httpHosts: the endpoint reads the file.
-                 if (v.back().empty()) return Bad("httpMetricsTokenFile needs a path");
+                 if (v.back().empty()) return BadValue("httpMetricsTokenFile needs a path");
                  return Ok();
                }});
 }
@@ -486,7 +477,7 @@ void AddReplicationOptions(Options& o) {
                [](C& c, const Values& v) -> Result<void> {
                  c.repl_set = v.back();
                  if (c.repl_set.empty() || c.repl_set.find('/') != std::string::npos)
-                   return Bad("replSet must be a name without '/'");
+                   return BadValue("replSet must be a name without '/'");
                  return Ok();
                }});
   o.push_back({"--oplogSize,--oplogSizeMB", "replication.oplogSizeMB", Kind::kInt,
@@ -498,7 +489,7 @@ void AddReplicationOptions(Options& o) {
                }});
   // They are read where they are kept for getCmdLineOpts (server/archive_wiring.h).
   const auto given = [](C&, const Values& v) -> Result<void> {
-    if (v.back().empty()) return Bad("logArchivePath and logArchiveCommand must not be empty");
+    if (v.back().empty()) return BadValue("logArchivePath and logArchiveCommand must not be empty");
     return Ok();
   };
   o.push_back({"--logArchivePath", "replication.logArchivePath", Kind::kString,
@@ -513,7 +504,7 @@ void AddReplicationOptions(Options& o) {
                "host:port of the members of a new set, comma-separated: the first one initiates it",
                [](C& c, const Values& v) -> Result<void> {
                  c.initial_members = SplitCommas(v);
-                 if (c.initial_members.empty()) return Bad("initialMembers needs a member");
+                 if (c.initial_members.empty()) return BadValue("initialMembers needs a member");
                  return Ok();
                }});
   Refuse(o, "--enableMajorityReadConcern", "replication.enableMajorityReadConcern", Kind::kString,
@@ -527,8 +518,8 @@ void AddSecurityOptions(Options& o) {
   o.push_back(
       {"", "security.authorization", Kind::kString, "", [](C& c, const Values& v) -> Result<void> {
          if (v.back() != "enabled" && v.back() != "disabled")
-           return Bad("security.authorization expects one of 'enabled' or 'disabled', not '" +
-                      v.back() + "'");
+           return BadValue("security.authorization expects one of 'enabled' or 'disabled', not '" +
+                           v.back() + "'");
          c.authorization = v.back() == "enabled";
          return Ok();
        }});
@@ -553,11 +544,11 @@ void AddSecurityOptions(Options& o) {
                "addresses and CIDR ranges from which other members may connect",
                [](C&, const Values& v) -> Result<void> {
                  const std::vector<std::string> list = SplitCommas(v);
-                 if (list.empty()) return Bad("clusterIpSourceAllowlist needs an address");
+                 if (list.empty()) return BadValue("clusterIpSourceAllowlist needs an address");
                  for (const std::string& one : list)
                    if (!ParseAddressRange(one))
-                     return Bad("clusterIpSourceAllowlist: '" + one +
-                                "' is no address or CIDR range");
+                     return BadValue("clusterIpSourceAllowlist: '" + one +
+                                     "' is no address or CIDR range");
                  return Ok();
                }});
   o.back().restricts = true;
@@ -574,7 +565,7 @@ void AddSecurityOptions(Options& o) {
 /// They are read where they are kept for getCmdLineOpts (server/at_rest_wiring.h).
 void AddEncryptionOptions(Options& o) {
   const auto path = [](C&, const Values& v) -> Result<void> {
-    if (v.back().empty()) return Bad("encryptionKeyFile and encryptionRotateFrom need a path");
+    if (v.back().empty()) return BadValue("encryptionKeyFile and encryptionRotateFrom need a path");
     return Ok();
   };
   o.push_back({"--enableEncryption", "security.enableEncryption", Kind::kSwitch,
@@ -610,9 +601,11 @@ void AddAbsentFeatures(Options& o) {
 }
 
 }  // namespace
+}  // namespace option_table
 
 std::vector<OptionRow> MakeOptions() {
-  Options o;
+  using namespace option_table;
+  std::vector<OptionRow> o;
   AddNetworkOptions(o);
   AddStorageOptions(o);
   AddBackupOptions(o);

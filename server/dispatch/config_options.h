@@ -32,6 +32,22 @@ struct OptionRow {
   bool secret = false;
 };
 
+/// Short names, for the files with the rows.
+namespace option_table {
+
+using Kind = OptionRow::Kind;
+using Values = OptionRow::Values;
+using Options = std::vector<OptionRow>;
+using C = ServerConfig;
+
+/// An option of MongoDB that this server does not have, and why.
+inline void Refuse(Options& o, std::string_view flags, std::string_view key, Kind kind,
+                   std::string_view why, std::string_view harmless = {}) {
+  o.push_back({flags, key, kind, "not available", {}, why, harmless});
+}
+
+}  // namespace option_table
+
 /// All of them, in the order of --help.
 std::vector<OptionRow> MakeOptions();
 

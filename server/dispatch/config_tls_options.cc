@@ -1,20 +1,14 @@
 #include "server/dispatch/config_options.h"
 
 namespace mayfly {
+namespace option_table {
 namespace {
-
-using Kind = OptionRow::Kind;
-using Values = OptionRow::Values;
-using Options = std::vector<OptionRow>;
-using C = ServerConfig;
-
-Error Bad(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
 
 void AddText(Options& o, std::string_view flag, std::string_view key, std::string_view help,
              std::string TlsOptions::*field) {
   o.push_back({flag, key, Kind::kString, help, [=](C& c, const Values& v) -> Result<void> {
                  c.tls.*field = v.back();
-                 if (v.back().empty()) return Bad(std::string(key) + " needs a value");
+                 if (v.back().empty()) return BadValue(std::string(key) + " needs a value");
                  return Ok();
                }});
 }
@@ -23,7 +17,8 @@ void AddSwitch(Options& o, std::string_view flag, std::string_view key, std::str
                bool TlsOptions::*field) {
   o.push_back({flag, key, Kind::kSwitch, help, [=](C& c, const Values& v) -> Result<void> {
                  if (v.back() != "true" && v.back() != "false" && !v.back().empty())
-                   return Bad(std::string(key) + " must be true or false, not '" + v.back() + "'");
+                   return BadValue(std::string(key) + " must be true or false, not '" + v.back() +
+                                   "'");
                  c.tls.*field = v.back() != "false";
                  return Ok();
                }});
@@ -46,8 +41,8 @@ void AddPassword(Options& o, std::string_view flag, std::string_view key, std::s
 Result<void> SetMode(C& c, const Values& v) {
   const std::optional<TlsMode> mode = TlsModeByName(v.back());
   if (!mode)
-    return Bad("unsupported value for tlsMode " + v.back() +
-               ": there are disabled, allowTLS, preferTLS and requireTLS");
+    return BadValue("unsupported value for tlsMode " + v.back() +
+                    ": there are disabled, allowTLS, preferTLS and requireTLS");
   c.tls.mode = *mode;
   return Ok();
 }
@@ -64,27 +59,24 @@ Result<void> SetDisabledProtocols(C& c, const Values& v) {
       else if (name == "TLS1_3")
         c.tls.tls13 = false;
       else if (name == "none")
-        return Bad(
+        return BadValue(
             "tlsDisabledProtocols: 'none' asks for TLS 1.0 and 1.1, which are not safe and "
             "not spoken");
       else if (name != "TLS1_0" && name != "TLS1_1")
-        return Bad("Unrecognized disabledProtocols '" + name +
-                   "': there are TLS1_0, TLS1_1, TLS1_2 and TLS1_3");
+        return BadValue("Unrecognized disabledProtocols '" + name +
+                        "': there are TLS1_0, TLS1_1, TLS1_2 and TLS1_3");
     }
   }
   if (!c.tls.tls12 && !c.tls.tls13)
-    return Bad("tlsDisabledProtocols leaves nothing: TLS 1.2 and 1.3 are what there is");
+    return BadValue("tlsDisabledProtocols leaves nothing: TLS 1.2 and 1.3 are what there is");
   return Ok();
 }
 
-void Refuse(Options& o, std::string_view flags, std::string_view key, Kind kind,
-            std::string_view why, std::string_view harmless = {}) {
-  o.push_back({flags, key, kind, "not available", {}, why, harmless});
-}
-
 }  // namespace
+}  // namespace option_table
 
 void AddTlsOptions(std::vector<OptionRow>& o) {
+  using namespace option_table;
   o.push_back({"--tlsMode", "net.tls.mode", Kind::kString,
                "disabled (default), allowTLS, preferTLS or requireTLS", SetMode});
   AddText(o, "--tlsCertificateKeyFile", "net.tls.certificateKeyFile",

@@ -20,12 +20,6 @@ namespace mayfly {
 
 namespace {
 
-Error WrongType(std::string_view name, BsonValue v, std::string_view expected) {
-  return {ErrorCode::kTypeMismatch, "Invalid value for parameter " + std::string(name) +
-                                        ": wrong type '" + std::string(BsonTypeName(v.type())) +
-                                        "', expected " + std::string(expected)};
-}
-
 Error BothUmasks() {
   return {ErrorCode::kBadValue, "processUmask and honorSystemUmask: true exclude each other"};
 }
@@ -41,7 +35,7 @@ void AppendVerbosity(const Log& log, BsonBuilder& out, std::string_view name) {
 }
 
 Result<int> Level(std::string_view where, BsonValue v) {
-  if (!v.IsNumber()) return WrongType(where, v, "a number");
+  if (!v.IsNumber()) return WrongParameterType(where, v, "a number");
   const int64_t n = v.NumberAsInt64();
   if (n < -1 || n > 5)
     return Error{ErrorCode::kBadValue,
@@ -51,7 +45,7 @@ Result<int> Level(std::string_view where, BsonValue v) {
 
 /// {verbosity: 2, network: {verbosity: 1}}: all of it or nothing.
 Result<void> SetVerbosity(Log& log, BsonValue v) {
-  if (!v.IsDocument()) return WrongType("logComponentVerbosity", v, "an object");
+  if (!v.IsDocument()) return WrongParameterType("logComponentVerbosity", v, "an object");
   std::vector<std::pair<LogComponent, int>> changes;
   for (const BsonElement& e : v.Document()) {
     if (e.name == "verbosity") {
@@ -143,7 +137,7 @@ void RegisterMember(ServerContext& server) {
                      std::string_view n) { b.Append(n, m.write_periodic_noops.load()); },
          .set = [&m](BsonValue v) -> Result<void> {
            if (!v.Is(BsonType::kBool) && !v.IsNumber())
-             return WrongType("writePeriodicNoops", v, "bool");
+             return WrongParameterType("writePeriodicNoops", v, "bool");
            m.write_periodic_noops = v.Truthy();
            return Ok();
          }});
@@ -155,7 +149,7 @@ void RegisterMember(ServerContext& server) {
                b.Append(n, static_cast<int32_t>(m.periodic_noop_secs.load()));
              },
          .set = [&m](BsonValue v) -> Result<void> {
-           if (!v.IsNumber()) return WrongType("periodicNoopIntervalSecs", v, "a number");
+           if (!v.IsNumber()) return WrongParameterType("periodicNoopIntervalSecs", v, "a number");
            const int64_t seconds = v.NumberAsInt64();
            if (seconds < 1 || seconds > 3600)
              return Error{ErrorCode::kBadValue,
@@ -177,7 +171,7 @@ Result<void> SetAuditFilter(ServerContext& server, BsonValue v) {
   AuditLog* log = server.audit();
   if (log == nullptr) return NoAuditLog("auditFilter");
   if (v.IsDocument()) return log->SetFilter(v.Document());
-  if (!v.IsString()) return WrongType("auditFilter", v, "an object or a string");
+  if (!v.IsString()) return WrongParameterType("auditFilter", v, "an object or a string");
   MAYFLY_TRY(BsonDocument filter, ParseAuditFilter(v.String()));
   return log->SetFilter(filter);
 }
@@ -196,7 +190,7 @@ void RegisterAudit(ServerContext& server) {
                       std::string_view n) { b.Append(n, log != nullptr && log->all_checks()); },
          .set = [log](BsonValue v) -> Result<void> {
            if (!v.Is(BsonType::kBool) && !v.IsNumber())
-             return WrongType("auditAuthorizationSuccess", v, "bool");
+             return WrongParameterType("auditAuthorizationSuccess", v, "bool");
            if (log == nullptr && v.Truthy()) return NoAuditLog("auditAuthorizationSuccess");
            if (log != nullptr) log->set_all_checks(v.Truthy());
            return Ok();
@@ -280,7 +274,7 @@ void RegisterUmask(ParameterRegistry& p, ServerParameters& s) {
          .get = [&s](BsonBuilder& b,
                      std::string_view n) { b.Append(n, s.honor_system_umask.load()); },
          .set = [&s](BsonValue v) -> Result<void> {
-           if (!v.Is(BsonType::kBool)) return WrongType("honorSystemUmask", v, "bool");
+           if (!v.Is(BsonType::kBool)) return WrongParameterType("honorSystemUmask", v, "bool");
            if (v.Bool() && s.process_umask >= 0) return BothUmasks();
            s.honor_system_umask = v.Bool();
            return Ok();
@@ -323,7 +317,7 @@ void RegisterForTests(ServerContext& server) {
                      std::string_view n) { b.Append(n, s.enable_test_commands.load()); },
          .set = [&s](BsonValue v) -> Result<void> {
            if (!v.Is(BsonType::kBool) && !v.IsNumber())
-             return WrongType("enableTestCommands", v, "bool");
+             return WrongParameterType("enableTestCommands", v, "bool");
            s.enable_test_commands = v.Truthy();
            return Ok();
          }});
@@ -334,7 +328,7 @@ void RegisterForTests(ServerContext& server) {
        .at_runtime = false,
        .get = [&w](BsonBuilder& b, std::string_view n) { b.Append(n, w.limit_micros.load()); },
        .set = [&w](BsonValue v) -> Result<void> {
-         if (!v.IsNumber()) return WrongType("ioThreadWatchdogMicros", v, "a number");
+         if (!v.IsNumber()) return WrongParameterType("ioThreadWatchdogMicros", v, "a number");
          const int64_t n = v.NumberAsInt64();
          if (n < 0 || n > 60'000'000)
            return Error{ErrorCode::kBadValue,
@@ -353,7 +347,7 @@ void RegisterLog(ParameterRegistry& p, Log& log) {
                b.Append(n, static_cast<int32_t>(log.verbosity(LogComponent::kDefault)));
              },
          .set = [&log](BsonValue v) -> Result<void> {
-           if (!v.IsNumber()) return WrongType("logLevel", v, "a number");
+           if (!v.IsNumber()) return WrongParameterType("logLevel", v, "a number");
            const int64_t n = v.NumberAsInt64();
            if (n < 0 || n > 5)
              return Error{ErrorCode::kBadValue, "Invalid value for parameter logLevel: " +
@@ -370,7 +364,7 @@ void RegisterLog(ParameterRegistry& p, Log& log) {
          .get = [](BsonBuilder& b, std::string_view n) { b.Append(n, LogRedaction().load()); },
          .set = [](BsonValue v) -> Result<void> {
            if (!v.Is(BsonType::kBool) && !v.IsNumber())
-             return WrongType("redactClientLogData", v, "bool");
+             return WrongParameterType("redactClientLogData", v, "bool");
            LogRedaction() = v.Truthy();
            return Ok();
          }});
@@ -378,7 +372,8 @@ void RegisterLog(ParameterRegistry& p, Log& log) {
          .help = "Fewer lines about connections.",
          .get = [&log](BsonBuilder& b, std::string_view n) { b.Append(n, log.quiet()); },
          .set = [&log](BsonValue v) -> Result<void> {
-           if (!v.Is(BsonType::kBool) && !v.IsNumber()) return WrongType("quiet", v, "bool");
+           if (!v.Is(BsonType::kBool) && !v.IsNumber())
+             return WrongParameterType("quiet", v, "bool");
            log.set_quiet(v.Truthy());
            return Ok();
          }});
@@ -392,7 +387,7 @@ void AddStartupText(ParameterRegistry& p, std::string_view name, std::string_vie
          .at_runtime = false,
          .get = [value](BsonBuilder& b, std::string_view n) { b.Append(n, *value); },
          .set = [value, name](BsonValue v) -> Result<void> {
-           if (!v.IsString()) return WrongType(name, v, "a string");
+           if (!v.IsString()) return WrongParameterType(name, v, "a string");
            *value = v.String();
            return Ok();
          }});
@@ -407,7 +402,7 @@ Result<void> SetMemberOverride(TlsOptions& o, BsonValue v) {
     if (!json) return Error{ErrorCode::kBadValue, std::string(kName) + ": " + json.error().message};
     parsed = std::move(json).value();
   } else if (!v.IsDocument()) {
-    return WrongType(kName, v, "an object");
+    return WrongParameterType(kName, v, "an object");
   }
   ArgReader in(kName, v.IsString() ? parsed.view() : v.Document());
   o.other_member_attributes = in.StringOr("attributes", "");
@@ -442,7 +437,7 @@ void RegisterTls(ServerContext& server) {
          .get = [&server](BsonBuilder& b,
                           std::string_view n) { b.Append(n, TlsModeName(server.tls().mode())); },
          .set = [&server](BsonValue v) -> Result<void> {
-           if (!v.IsString()) return WrongType("tlsMode", v, "a string");
+           if (!v.IsString()) return WrongParameterType("tlsMode", v, "a string");
            const std::optional<TlsMode> mode = TlsModeByName(v.String());
            if (!mode)
              return Error{ErrorCode::kBadValue, "Invalid value for parameter tlsMode: \"" +
@@ -459,7 +454,7 @@ void RegisterTls(ServerContext& server) {
                b.Append(n, ClusterAuthModeName(server.tls().cluster_auth()));
              },
          .set = [&server](BsonValue v) -> Result<void> {
-           if (!v.IsString()) return WrongType("clusterAuthMode", v, "a string");
+           if (!v.IsString()) return WrongParameterType("clusterAuthMode", v, "a string");
            const std::optional<ClusterAuthMode> mode = ClusterAuthModeByName(v.String());
            if (!mode)
              return Error{ErrorCode::kBadValue, "Invalid value for parameter clusterAuthMode: \"" +
@@ -485,7 +480,7 @@ void RegisterTls(ServerContext& server) {
          .at_runtime = false,
          .get = [&o](BsonBuilder& b, std::string_view n) { b.Append(n, o.use_system_ca); },
          .set = [&o](BsonValue v) -> Result<void> {
-           if (!v.Is(BsonType::kBool)) return WrongType("tlsUseSystemCA", v, "bool");
+           if (!v.Is(BsonType::kBool)) return WrongParameterType("tlsUseSystemCA", v, "bool");
            o.use_system_ca = v.Bool();
            return Ok();
          }});
@@ -498,7 +493,7 @@ void RegisterTls(ServerContext& server) {
              },
          .set = [&o](BsonValue v) -> Result<void> {
            const std::string_view name = "tlsX509ExpirationWarningThresholdDays";
-           if (!v.IsNumber()) return WrongType(name, v, "a number");
+           if (!v.IsNumber()) return WrongParameterType(name, v, "a number");
            const int64_t n = v.NumberAsInt64();
            if (n < 0 || n > 36'500)
              return Error{ErrorCode::kBadValue, "Invalid value for parameter " + std::string(name) +
@@ -517,7 +512,7 @@ void AddStartupBool(ParameterRegistry& p, std::string_view name, std::string_vie
          .at_runtime = false,
          .get = [value](BsonBuilder& b, std::string_view n) { b.Append(n, *value); },
          .set = [value, name](BsonValue v) -> Result<void> {
-           if (!v.Is(BsonType::kBool)) return WrongType(name, v, "bool");
+           if (!v.Is(BsonType::kBool)) return WrongParameterType(name, v, "bool");
            *value = v.Bool();
            return Ok();
          }});
@@ -547,7 +542,7 @@ void RegisterAccess(ServerContext& server) {
        .get = [&a](BsonBuilder& b, std::string_view n) { b.Append(n, a.localhost_bypass.load()); },
        .set = [&a](BsonValue v) -> Result<void> {
          if (!v.Is(BsonType::kBool) && !v.IsNumber())
-           return WrongType("enableLocalhostAuthBypass", v, "bool");
+           return WrongParameterType("enableLocalhostAuthBypass", v, "bool");
          a.localhost_bypass = v.Truthy();
          return Ok();
        }});
@@ -557,7 +552,7 @@ void RegisterAccess(ServerContext& server) {
        .at_runtime = false,
        .get = [&a](BsonBuilder& b, std::string_view n) { b.Append(n, a.time_key_seconds.load()); },
        .set = [&a](BsonValue v) -> Result<void> {
-         if (!v.IsNumber()) return WrongType("KeysRotationIntervalSec", v, "a number");
+         if (!v.IsNumber()) return WrongParameterType("KeysRotationIntervalSec", v, "a number");
          const int64_t n = v.NumberAsInt64();
          if (n < 1 || n > kMaxTimeKeySeconds)
            return Error{
@@ -584,7 +579,7 @@ void RegisterAccess(ServerContext& server) {
                if (a.x509 && server.tls().accepts()) list.Append(kX509Mechanism);
              },
          .set = [&a](BsonValue v) -> Result<void> {
-           if (!v.IsString()) return WrongType("authenticationMechanisms", v, "a string");
+           if (!v.IsString()) return WrongParameterType("authenticationMechanisms", v, "a string");
            std::array<bool, 2> offered{};
            bool x509 = false;
            for (std::string_view rest = v.String(); !rest.empty();) {

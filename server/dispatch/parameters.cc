@@ -15,13 +15,12 @@ Error OutOfRange(const std::string& name, const std::string& value, const std::s
           "Invalid value for parameter " + name + ": " + value + " is not " + bound};
 }
 
-Error WrongType(const std::string& name, BsonValue v, std::string_view expected) {
-  return {ErrorCode::kTypeMismatch, "Invalid value for parameter " + name + ": wrong type '" +
-                                        std::string(BsonTypeName(v.type())) + "', expected " +
-                                        std::string(expected)};
-}
-
 }  // namespace
+
+Error WrongParameterType(std::string_view name, BsonValue v, std::string_view expected) {
+  return TypeMismatch("Invalid value for parameter " + std::string(name) + ": wrong type '" +
+                      std::string(BsonTypeName(v.type())) + "', expected " + std::string(expected));
+}
 
 void ParameterRegistry::Add(ParameterRow row) {
   std::lock_guard l(mutex_);
@@ -35,7 +34,7 @@ void ParameterRegistry::AddBool(std::string name, std::atomic<bool>* value, std:
        .help = std::move(help),
        .get = [value](BsonBuilder& out, std::string_view n) { out.Append(n, value->load()); },
        .set = [value, name, changed = std::move(changed)](BsonValue v) -> Result<void> {
-         if (!v.Is(BsonType::kBool) && !v.IsNumber()) return WrongType(name, v, "bool");
+         if (!v.Is(BsonType::kBool) && !v.IsNumber()) return WrongParameterType(name, v, "bool");
          *value = v.Truthy();
          if (changed) changed();
          return Ok();
@@ -57,7 +56,7 @@ void ParameterRegistry::AddInt(std::string name, std::atomic<int64_t>* value, in
            },
        .set = [value, name, low, high, changed = std::move(changed)](BsonValue v) -> Result<void> {
          int64_t n = 0;
-         if (!v.IsNumber()) return WrongType(name, v, "a number");
+         if (!v.IsNumber()) return WrongParameterType(name, v, "a number");
          if (!v.ExactInt64(&n)) {
            const double d = v.NumberAsDouble();
            // A fraction is dropped, as in MongoDB; a value that is not a number is refused.
@@ -84,7 +83,7 @@ void ParameterRegistry::AddDouble(std::string name, std::atomic<double>* value, 
        .help = std::move(help),
        .get = [value](BsonBuilder& out, std::string_view n) { out.Append(n, value->load()); },
        .set = [value, name, low, high, changed = std::move(changed)](BsonValue v) -> Result<void> {
-         if (!v.IsNumber()) return WrongType(name, v, "a number");
+         if (!v.IsNumber()) return WrongParameterType(name, v, "a number");
          const double d = v.NumberAsDouble();
          if (!(d >= low))
            return OutOfRange(name, ToRelaxedJson(v),
@@ -107,7 +106,7 @@ void ParameterRegistry::AddEnum(std::string name, std::atomic<int>* value,
        .get = [value, names](BsonBuilder& out,
                              std::string_view n) { out.Append(n, (*names)[value->load()]); },
        .set = [value, name, names, changed = std::move(changed)](BsonValue v) -> Result<void> {
-         if (!v.IsString()) return WrongType(name, v, "a string");
+         if (!v.IsString()) return WrongParameterType(name, v, "a string");
          std::string all;
          for (size_t i = 0; i < names->size(); ++i) {
            if ((*names)[i] == v.String()) {

@@ -62,6 +62,9 @@ class ParameterRegistry {
   std::map<std::string, ParameterRow, std::less<>> rows_;
 };
 
+/// TypeMismatch 14: the value of a parameter is of another type than `expected`.
+Error WrongParameterType(std::string_view name, BsonValue v, std::string_view expected);
+
 /// Parameters the server layer itself reads. Defaults are MongoDB's.
 struct ServerParameters {
   std::atomic<int64_t> cursor_timeout_millis{600'000};

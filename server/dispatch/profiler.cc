@@ -29,7 +29,7 @@ bool Sampled(double rate) {
   return static_cast<double>(state >> 11) * 0x1.0p-53 < rate;
 }
 
-std::string NamespaceOf(const FinishedOperation& f) {
+std::string ProfiledNamespace(const FinishedOperation& f) {
   const CommandRequest& req = f.request;
   if (!f.report.ns.empty()) return f.report.ns;
   std::string ns(req.db);
@@ -50,7 +50,7 @@ bool ReadsLog(const CommandRequest& req) {
 
 /// The fields that the profiler's document and the log's line share. `of_users`: the command names
 /// the collections of users, so its error's message may have a credential in it.
-void AppendCosts(const FinishedOperation& f, bool of_users, BsonBuilder& out) {
+void AppendOperationCosts(const FinishedOperation& f, bool of_users, BsonBuilder& out) {
   const Operation& op = f.op;
   const OperationReport& r = f.report;
   const Error* error = f.error;
@@ -92,7 +92,7 @@ bool TakesSecrets(BsonView doc) {
 }
 
 /// The document as text, as far as kMaxCommandBytes reach: what is behind that is not looked at.
-void AppendCut(BsonView doc, bool array, std::string& out) {
+void AppendCutText(BsonView doc, bool array, std::string& out) {
   out += array ? "[ " : "{ ";
   bool first = true;
   for (const BsonElement& e : doc) {
@@ -103,9 +103,9 @@ void AppendCut(BsonView doc, bool array, std::string& out) {
     if ((!array && IsHidden(e)) || (e.value.IsDocument() && TakesSecrets(e.value.Document()))) {
       out.append(1, '"').append(kRedacted).append(1, '"');
     } else if (e.value.IsDocument()) {
-      AppendCut(e.value.Document(), false, out);
+      AppendCutText(e.value.Document(), false, out);
     } else if (e.value.Is(BsonType::kArray)) {
-      AppendCut(e.value.Document(), true, out);
+      AppendCutText(e.value.Document(), true, out);
     } else if (e.value.IsString() && e.value.String().size() > room) {
       out.append(1, '"').append(e.value.String().substr(0, room)).append("...\"");
     } else if (e.value.size() > room) {
@@ -136,7 +136,8 @@ void AppendWhole(const ShownCommand& shown, BsonView body, std::string_view fiel
   for (BsonView s : statements) shown.AppendDocument(s, list);
 }
 
-void AppendCommand(const FinishedOperation& f, const ShownCommand& shown, BsonBuilder& out) {
+void AppendProfiledCommand(const FinishedOperation& f, const ShownCommand& shown,
+                           BsonBuilder& out) {
   const CommandRequest& req = f.request;
   // Little is left of it.
   if (shown.of_users()) return AppendWhole(shown, req.body, {}, {}, out);
@@ -159,7 +160,7 @@ void AppendCommand(const FinishedOperation& f, const ShownCommand& shown, BsonBu
   if (TakesSecrets(req.body))
     text.append("{ ").append(req.name).append(": ").append(kRedacted);
   else
-    AppendCut(req.body, false, text);
+    AppendCutText(req.body, false, text);
   text.resize(CutUtf8(text, kMaxCommandBytes).size());
   BsonBuilder command = out.OpenDocument("command");
   command.Append("$truncated", text + "...");
@@ -235,10 +236,10 @@ BsonDocument Profiler::Describe(const FinishedOperation& f, Instant now) {
   const ShownCommand shown(f.request.body, &f.request.sequences);
   return BuildBson([&](BsonBuilder& b) {
     b.AppendObjectId("_id", NewObjectId(f.op.now));
-    b.Append("op", f.report.op).Append("ns", NamespaceOf(f));
-    AppendCommand(f, shown, b);
+    b.Append("op", f.report.op).Append("ns", ProfiledNamespace(f));
+    AppendProfiledCommand(f, shown, b);
     AppendOriginating(f, b);
-    AppendCosts(f, shown.of_users(), b);
+    AppendOperationCosts(f, shown.of_users(), b);
     b.Append("protocol", "op_msg").Append("millis", f.micros / 1000);
     if (!f.report.plan_summary.empty()) b.Append("planSummary", f.report.plan_summary);
     b.Append("ts", now);
@@ -254,14 +255,14 @@ BsonDocument Profiler::Describe(const FinishedOperation& f, Instant now) {
 BsonDocument Profiler::LogAttributes(const FinishedOperation& f) {
   const ShownCommand shown(f.request.body, &f.request.sequences);
   return BuildBson([&](BsonBuilder& b) {
-    b.Append("type", f.report.op).Append("ns", NamespaceOf(f));
+    b.Append("type", f.report.op).Append("ns", ProfiledNamespace(f));
     if (f.client != nullptr) {
       if (std::string app = f.client->app_name(); !app.empty()) b.Append("appName", app);
     }
-    AppendCommand(f, shown, b);
+    AppendProfiledCommand(f, shown, b);
     AppendOriginating(f, b);
     if (!f.report.plan_summary.empty()) b.Append("planSummary", f.report.plan_summary);
-    AppendCosts(f, shown.of_users(), b);
+    AppendOperationCosts(f, shown.of_users(), b);
     if (f.client != nullptr) b.Append("remote", f.client->address);
     b.Append("protocol", "op_msg").Append("durationMillis", f.micros / 1000);
   });

@@ -35,7 +35,7 @@ bool TakesPassword(std::string_view command) {
 }
 
 /// `part`, whatever its case, in `text`. `part`: lower case.
-bool Contains(std::string_view text, std::string_view part) {
+bool ContainsLower(std::string_view text, std::string_view part) {
   const auto same = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a + 32 : a) == b; };
   return std::ranges::search(text, part, same).begin() != text.end();
 }
@@ -44,8 +44,8 @@ bool IsSecretPart(std::string_view part) {
   if (part == "credentials" || part == "storedKey" || part == "serverKey" || part == "salt")
     return true;
   if (part == "passwordDigestor" || part == "digestPassword") return false;
-  return Contains(part, "passw") || Contains(part, "pwd") || Contains(part, "passphrase") ||
-         (part.size() == 4 && Contains(part, "pass"));
+  return ContainsLower(part, "passw") || ContainsLower(part, "pwd") ||
+         ContainsLower(part, "passphrase") || (part.size() == 4 && ContainsLower(part, "pass"));
 }
 
 bool IsScalar(BsonValue v) {

@@ -7,9 +7,9 @@ namespace mayfly {
 namespace {
 
 constexpr size_t kMaxBytes = 2048;  ///< of all documents together
-constexpr int kMaxDepth = 16;
+constexpr int kMaxShortDepth = 16;
 /// Names in these documents. Each may have every element of an array looked at.
-constexpr int kMaxNames = 48;
+constexpr int kMaxShortNames = 48;
 /// Parts of a path that are numbers: each is a position or a name, so that the ways double.
 constexpr int kMaxPositions = 3;
 
@@ -32,7 +32,7 @@ constexpr std::string_view kCheap[] = {
     "$slice",    "$sort",  "$sum",   "$type", "$unset",   "$unwind"};
 static_assert(std::is_sorted(std::begin(kCheap), std::end(kCheap)));
 
-class Shape {
+class CommandShape {
  public:
   void Add(std::string_view s) {
     for (unsigned char c : s) hash_ = (hash_ ^ c) * 0x100000001b3u;
@@ -40,11 +40,11 @@ class Shape {
   }
   /// False: not cheap.
   bool Add(BsonView doc, bool array, int depth) {
-    if (depth > kMaxDepth) return false;
+    if (depth > kMaxShortDepth) return false;
     for (const BsonElement& e : doc) {
       if (!array) {
         Add(e.name);
-        if (++names_ > kMaxNames || Positions(e.name) > kMaxPositions) return false;
+        if (++names_ > kMaxShortNames || Positions(e.name) > kMaxPositions) return false;
         if (e.name.starts_with('$') &&
             !std::binary_search(std::begin(kCheap), std::end(kCheap), e.name))
           return false;
@@ -110,7 +110,7 @@ uint32_t ReadShape(std::string_view command, std::string_view db, std::string_vi
   size_t bytes = 0;
   for (BsonView d : documents) bytes += d.size();
   if (bytes > kMaxBytes) return 0;
-  Shape shape;
+  CommandShape shape;
   shape.Add(command);
   shape.Add(db);
   shape.Add(collection);

@@ -19,7 +19,7 @@ namespace {
 constexpr uint32_t kSizes[] = {16, 128, 512};
 constexpr size_t kMany[] = {16, 8, 4};
 constexpr size_t kLarge = std::size(kSizes);
-constexpr size_t kLargeBytes = kMaxBytesOfBucket / 2;
+constexpr size_t kLargeBucketBytes = kMaxBytesOfBucket / 2;
 /// Without points for a while, a bucket is merged with smaller ones unless it is so much larger.
 constexpr size_t kMuchLarger = 4;
 /// What one unit takes on.
@@ -35,7 +35,7 @@ constexpr int64_t kRestMicros = 100'000;
 constexpr size_t kBytesOfGroup = 1024;
 
 size_t SizeOf(const BucketRef& ref) {
-  if (ref.bytes >= kLargeBytes) return kLarge;
+  if (ref.bytes >= kLargeBucketBytes) return kLarge;
   size_t size = 0;
   while (size < kLarge && ref.points >= kSizes[size]) ++size;
   return size;
@@ -83,8 +83,6 @@ std::array<char, 12> IdOf(BsonView bucket) {
   if (v.Is(BsonType::kObjectId)) std::copy_n(v.ObjectId().data(), id.size(), id.data());
   return id;
 }
-
-SeriesFields FieldsOf(const SeriesOptions& s) { return {s.time_field, s.meta_field}; }
 
 /// The sealer's record of a stored bucket.
 Result<BucketRef> RefOf(BsonView bucket, const SeriesFields& fields) {

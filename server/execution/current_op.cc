@@ -45,7 +45,7 @@ struct Taken {
 };
 
 /// The replacement for a long command.
-void AppendCut(BsonView command, BsonBuilder& b) {
+void AppendCutCommand(BsonView command, BsonBuilder& b) {
   b.Append("$truncated", std::to_string(command.size()) + " bytes of " +
                              std::string(command.First().name.substr(0, kTruncateAt)));
 }
@@ -78,7 +78,7 @@ Taken Take(const ClientSlot::View& v, bool truncate) {
     if (!truncate || from.size() <= kMaxCopied)
       t.originating = BsonDocument(from);
     else
-      t.originating = BuildBson([&](BsonBuilder& b) { AppendCut(from, b); });
+      t.originating = BuildBson([&](BsonBuilder& b) { AppendCutCommand(from, b); });
   }
   t.cut = truncate && v.command.size() > kTruncateAt;
   const BsonElement first = v.command.First();
@@ -106,7 +106,7 @@ Taken Take(const ClientSlot::View& v, bool truncate) {
   return t;
 }
 
-void AppendCommand(const Taken& t, BsonBuilder& b) {
+void AppendTakenCommand(const Taken& t, BsonBuilder& b) {
   if (!t.cut) {
     b.Append("command", t.command);
     return;
@@ -179,7 +179,7 @@ void AppendOperation(std::string_view host, std::string_view now_text, int64_t n
   if (ns.empty() && !t.db.empty())
     ns.append(t.db).append(1, '.').append(t.collection.empty() ? "$cmd" : t.collection);
   b.Append("ns", ns).Append("redacted", false);
-  AppendCommand(t, b);
+  AppendTakenCommand(t, b);
   if (!t.originating.view().empty()) b.Append("originatingCommand", t.originating);
   if (!t.plan_summary.empty()) b.Append("planSummary", t.plan_summary);
   for (const Catalog::BuildProgress& build : builds)
@@ -221,7 +221,7 @@ void AppendIdleCursor(std::string_view host, const IdleCursor& c, bool cut, Bson
   d.Append("awaitData", c.await_data);
   if (cut) {
     BsonBuilder command = d.OpenDocument("originatingCommand");
-    AppendCut(c.originating_command.view(), command);
+    AppendCutCommand(c.originating_command.view(), command);
   } else {
     d.Append("originatingCommand", RedactedCommand(c.originating_command));
   }
@@ -229,9 +229,9 @@ void AppendIdleCursor(std::string_view host, const IdleCursor& c, bool cut, Bson
 }
 
 /// The open transactions of a moment, and the clients that have used them last.
-class OpenTransactions {
+class TransactionsNow {
  public:
-  explicit OpenTransactions(ServerContext& server) : server_(server) {
+  explicit TransactionsNow(ServerContext& server) : server_(server) {
     if (Transactions* all = TransactionsOf(server)) list_ = all->List();
     for (const TransactionView& v : list_) {
       if (v.running_op != 0)
@@ -298,7 +298,7 @@ std::vector<BsonDocument> CollectOperations(ServerContext& server, const Asker& 
   if (server.has_storage()) builds = server.storage().catalog().Builds();
 
   // First: what has begun or ended meanwhile is shown as an operation without one.
-  OpenTransactions transactions(server);
+  TransactionsNow transactions(server);
   // The registry is locked while it is gone through, and connections that come and go wait for it.
   std::vector<Taken> taken;
   server.operations().ForEach([&](const ClientSlot::View& v) {

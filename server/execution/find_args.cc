@@ -121,7 +121,7 @@ Result<BsonDocument> FindArgs::ToPipeline() const {
 
 namespace {
 
-Result<void> CheckHint(BsonValue hint) {
+Result<void> CheckFindHint(BsonValue hint) {
   if (hint.missing() || hint.IsString() || hint.IsDocument()) return Ok();
   return Error{ErrorCode::kFailedToParse, "hint must be either a string or nested object"};
 }
@@ -182,7 +182,7 @@ Result<CountArgs> ParseCount(const CommandRequest& req) {
   in.SimpleCollation();
   in.Ignore("fields");  // what old clients send; the manual gives it no meaning
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(CheckHint(a.hint));
+  MAYFLY_TRY(CheckFindHint(a.hint));
   if (a.skip < 0)
     return Error{LocationCode(51024), "BSON field 'skip' value must be >= 0, actual value '" +
                                           std::to_string(a.skip) + "'"};
@@ -202,7 +202,7 @@ Result<DistinctArgs> ParseDistinct(const CommandRequest& req) {
   a.hint = in.Any("hint");
   in.SimpleCollation();
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(CheckHint(a.hint));
+  MAYFLY_TRY(CheckFindHint(a.hint));
   return a;
 }
 

@@ -31,7 +31,7 @@ Result<void> CheckKind(const IndexInfo& i) {
   return Ok();
 }
 
-Error WrongType(std::string_view option, BsonType got, const char* expected) {
+Error WrongOptionType(std::string_view option, BsonType got, const char* expected) {
   return {ErrorCode::kTypeMismatch, "The field '" + std::string(option) + "' has value of type " +
                                         std::string(BsonTypeName(got)) +
                                         ", which is not convertible to " + expected};
@@ -61,7 +61,7 @@ Result<ExpireReads> ParseCollectionExpireReads(BsonValue v, std::string_view whe
 }
 
 Result<ExpireReads> ParseExpireReads(BsonValue v, std::string_view where) {
-  if (!v.IsString()) return WrongType(where, v.type(), "string");
+  if (!v.IsString()) return WrongOptionType(where, v.type(), "string");
   if (v.String() == "exact") return ExpireReads::kExact;
   if (v.String() == "lazy") return ExpireReads::kLazy;
   return Error{ErrorCode::kBadValue, "Enumeration value '" + std::string(v.String()) +
@@ -96,21 +96,21 @@ Result<void> CheckName(BsonValue key, BsonValue name) {
   if (key.missing())
     return Error{ErrorCode::kFailedToParse,
                  "The 'key' field is a required property of an index specification"};
-  if (!key.IsDocument()) return WrongType("key", key.type(), "object");
+  if (!key.IsDocument()) return WrongOptionType("key", key.type(), "object");
   if (name.missing())
     return Error{ErrorCode::kFailedToParse,
                  "The 'name' field is a required property of an index specification"};
-  if (!name.IsString()) return WrongType("name", name.type(), "string");
+  if (!name.IsString()) return WrongOptionType("name", name.type(), "string");
   return CheckIndexName(name.String());
 }
 
 Result<bool> Boolean(std::string_view option, BsonValue v) {
-  if (!v.Is(BsonType::kBool) && !v.IsNumber()) return WrongType(option, v.type(), "bool");
+  if (!v.Is(BsonType::kBool) && !v.IsNumber()) return WrongOptionType(option, v.type(), "bool");
   return v.Truthy();
 }
 
 Result<void> CheckCollation(BsonValue v) {
-  if (!v.IsDocument()) return WrongType("collation", v.type(), "object");
+  if (!v.IsDocument()) return WrongOptionType("collation", v.type(), "object");
   BsonValue locale = v.Document()["locale"];
   if (!locale.IsString() || locale.String() != "simple")
     return Error{
@@ -147,7 +147,7 @@ Result<void> ReadOptions(ExpiryServices& server, BsonView spec, bool ignore_unkn
                              o == "prepareUnique"))
       continue;
     if (o == "v") {
-      if (!e.value.IsNumber()) return WrongType(o, e.value.type(), "int");
+      if (!e.value.IsNumber()) return WrongOptionType(o, e.value.type(), "int");
       int64_t v = e.value.NumberAsInt64();
       if (v != 1 && v != 2)
         return Cannot("Invalid index specification: index version v=" + std::to_string(v) +
@@ -179,7 +179,7 @@ Result<void> ReadOptions(ExpiryServices& server, BsonView spec, bool ignore_unkn
       out->reap = true;
       if (!e.value.Document().empty()) more.Append(e);
     } else if (o == "partialFilterExpression") {
-      if (!e.value.IsDocument()) return WrongType(o, e.value.type(), "object");
+      if (!e.value.IsDocument()) return WrongOptionType(o, e.value.type(), "object");
       i.has_partial_filter = true;
       i.partial_filter = BsonDocument(e.value.Document());
       Result<std::shared_ptr<const RecordFilter>> f =

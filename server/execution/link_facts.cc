@@ -17,7 +17,7 @@ void AppendText(BsonView d, std::string_view name, BsonBuilder& out) {
   out.Append(name, text);
 }
 
-void AppendNumber(BsonView d, std::string_view name, BsonBuilder& out) {
+void AppendWholeNumber(BsonView d, std::string_view name, BsonBuilder& out) {
   if (const BsonValue v = d[name]; v.IsNumber()) out.Append(name, v.NumberAsInt64());
 }
 
@@ -25,7 +25,7 @@ void AppendLink(BsonView link, Instant now, BsonBuilder& out) {
   out.Append("link", link["_id"].String().substr(0, kMostText));
   AppendText(link, "phase", out);
   if (const BsonValue v = link["paused"]; v.Is(BsonType::kBool)) out.Append("paused", v.Bool());
-  AppendNumber(link, "lagMillis", out);
+  AppendWholeNumber(link, "lagMillis", out);
   if (const BsonValue at = link["updatedAt"]; at.IsDate())
     out.Append("seenMillisAgo", now.millis - at.Date().millis);
   if (const BsonValue source = link["source"]; source.IsDocument())

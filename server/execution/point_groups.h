@@ -20,6 +20,8 @@ namespace mayfly {
 /// have more (manual: "About Time Series Data").
 inline constexpr size_t kMaxPointsOfBucket = 1000, kMaxBytesOfBucket = 125 << 10;
 
+inline SeriesFields FieldsOf(const SeriesOptions& s) { return {s.time_field, s.meta_field}; }
+
 /// A new `_id` for a bucket that begins at `floor`: the seconds, then eight unique bytes. 12 bytes.
 /// Threads: any.
 std::string NewBucketId(Instant floor);

@@ -14,12 +14,12 @@
 namespace mayfly {
 
 // Rows: storage/write/session_row.h. The first row is rewritten with each statement; what grows
-// beyond kInlineBytes moves to chunk rows, so that a batch of n statements writes O(n) bytes.
+// beyond kInlineEntryBytes moves to chunk rows, so that a batch of n statements writes O(n) bytes.
 
 namespace {
 
 constexpr size_t kChunkBytes = 4;
-constexpr size_t kInlineBytes = 1024;
+constexpr size_t kInlineEntryBytes = 1024;
 
 std::string ChunkKey(std::string_view id, uint32_t chunk) {
   std::string key = SessionRowKey(id);
@@ -280,9 +280,9 @@ Result<void> RetryableWrite::BeforeCommit(WriteUnit& unit, const UnitResult& u) 
     next_last_ = 0;
   };
   auto add = [&] {
-    if (next_entries_.size() > kInlineBytes) overflow();
+    if (next_entries_.size() > kInlineEntryBytes) overflow();
     AppendStatementResult(r, &next_entries_, &next_last_);
-    if (next_entries_.size() > kInlineBytes && HasDocument(r.kind)) overflow();
+    if (next_entries_.size() > kInlineEntryBytes && HasDocument(r.kind)) overflow();
   };
   if (keep_documents_) {
     const UpdateResult* update = u.update;

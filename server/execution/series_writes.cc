@@ -22,8 +22,6 @@ namespace {
 constexpr size_t kPointsPerUnit = 10'000;
 constexpr size_t kPointBytesPerUnit = 4 << 20;
 
-SeriesFields FieldsOf(const SeriesOptions& s) { return {s.time_field, s.meta_field}; }
-
 Error SeriesUpdateError(std::string why) { return {ErrorCode::kInvalidOptions, std::move(why)}; }
 
 /// An update of the meta field as one of buckets. Errors: InvalidOptions 72 for any other.

@@ -10,7 +10,7 @@ namespace mayfly {
 namespace {
 
 /// Larger inserts go to a worker.
-constexpr size_t kInlineDocuments = 16, kInlineBytes = 64 << 10;
+constexpr size_t kInlineDocuments = 16, kInlineInsertBytes = 64 << 10;
 
 /// A statement that fails with a conflict has done nothing, or says how far it has come.
 bool CanBeginAnew(const WriteStatement& s) {
@@ -25,7 +25,7 @@ bool CanBeginAnew(const WriteStatement& s) {
 
 /// The command's error in a transaction: a retry of the whole may succeed, or it can only
 /// end.
-bool EndsTransaction(const Error& e) {
+bool ErrorEndsTransaction(const Error& e) {
   return IsTransientTransactionError(e.code, false) || e.code == ErrorCode::kQueryPlanKilled ||
          e.code == ErrorCode::kTransactionTooLarge || e.code == ErrorCode::kExceededMemoryLimit ||
          e.code == ErrorCode::kOperationNotSupportedInTransaction;
@@ -35,7 +35,7 @@ bool FitsHere(std::span<const BsonView> documents) {
   if (documents.size() > kInlineDocuments) return false;
   size_t bytes = 0;
   for (const BsonView& d : documents) bytes += d.size();
-  return bytes <= kInlineBytes;
+  return bytes <= kInlineInsertBytes;
 }
 
 /// A waiting write's share of the room for messages, as long as this lives.
@@ -170,7 +170,7 @@ Result<bool> StatementRunner::Tell(WriteStatements& statements, const WriteState
                                    size_t end, Result<StatementOutcome> outcome) {
   if (!outcome) {
     if (transaction_ != nullptr) transaction_->Fail();
-    if (EndsCommand(outcome.error()) || (transaction_ && EndsTransaction(outcome.error())))
+    if (EndsCommand(outcome.error()) || (transaction_ && ErrorEndsTransaction(outcome.error())))
       return outcome.error();
     return statements.Failed(i, outcome.error());
   }
@@ -204,7 +204,7 @@ Result<bool> StatementRunner::InsertBlocking(WriteStatements& statements, const 
     stored(i + index);
     if (transaction_ != nullptr) {
       transaction_->Fail();
-      if (EndsTransaction(e)) {
+      if (ErrorEndsTransaction(e)) {
         ends = std::move(e);
         return false;
       }

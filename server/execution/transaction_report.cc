@@ -22,7 +22,7 @@ void AppendParameters(const TransactionView& v, BsonBuilder& out) {
   if (!v.read_concern.view().empty()) out.Append("readConcern", v.read_concern);
 }
 
-void AppendCosts(const TransactionCosts& c, BsonBuilder& out) {
+void AppendTransactionCosts(const TransactionCosts& c, BsonBuilder& out) {
   out.Append("keysExamined", c.keys_examined).Append("docsExamined", c.docs_examined);
   if (c.n_matched) out.Append("nMatched", c.n_matched);
   if (c.n_modified) out.Append("nModified", c.n_modified);
@@ -71,14 +71,14 @@ BsonDocument LogAttributes(const FinishedTransaction& f) {
       AppendLsid(f.view.session, p);
       AppendParameters(f.view, p);
     }
-    AppendCosts(f.view.costs, b);
+    AppendTransactionCosts(f.view.costs, b);
     AppendFinished(f, b);
     b.Append("durationMillis", f.view.open_micros / 1000);
   });
 }
 
 /// The transaction as if it were one command, for the profiler.
-BsonDocument AsCommand(const FinishedTransaction& f) {
+BsonDocument TransactionAsCommand(const FinishedTransaction& f) {
   return BuildBson([&](BsonBuilder& b) {
     AppendLsid(f.view.session, b);
     AppendParameters(f.view, b);
@@ -147,7 +147,7 @@ void ReportTransaction(ServerContext& server, int64_t micros,
       !verbose)
     return;
   const FinishedTransaction f = make();
-  const BsonDocument command = AsCommand(f);
+  const BsonDocument command = TransactionAsCommand(f);
   CommandRequest request;
   if (!ParseCommandFields(command.view(), &request)) return;
   request.db = f.view.db;

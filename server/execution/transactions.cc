@@ -30,15 +30,11 @@ constexpr std::string_view kRefusedStages[] = {
     "$changeStream", "$collStats", "$currentOp", "$indexStats",    "$listLocalSessions",
     "$listSessions", "$merge",     "$out",       "$planCacheStats"};
 
-bool Ends(std::string_view command) {
-  return command == "commitTransaction" || command == "abortTransaction";
-}
-
 Error NotInTransaction(std::string message) {
   return {ErrorCode::kOperationNotSupportedInTransaction, std::move(message)};
 }
 
-std::string Number(int64_t number) { return "{ txnNumber: " + std::to_string(number) + " }"; }
+std::string ShownNumber(int64_t number) { return "{ txnNumber: " + std::to_string(number) + " }"; }
 
 Error NoSuchTransaction(std::string message) {
   return {ErrorCode::kNoSuchTransaction, std::move(message)};
@@ -89,7 +85,7 @@ Result<void> CheckCommand(const CommandRow& row, const CommandRequest& req) {
     return NotInTransaction("Cannot run '" + std::string(row.name) +
                             "' in a multi-document transaction.");
   }
-  if (Ends(row.name)) {
+  if (EndsTransaction(row.name)) {
     if (g.start_transaction)
       return NotInTransaction("Cannot run '" + std::string(row.name) +
                               "' as the first operation in a transaction.");
@@ -117,7 +113,7 @@ Result<void> CheckCommand(const CommandRow& row, const CommandRequest& req) {
 
 Result<void> CheckReadConcern(const CommandContext& ctx, const CommandRow& row,
                               const GenericArguments& g) {
-  if (g.read_concern.missing() || Ends(row.name)) return Ok();
+  if (g.read_concern.missing() || EndsTransaction(row.name)) return Ok();
   if (!g.start_transaction)
     return Error{ErrorCode::kInvalidOptions,
                  "Only the first command in a transaction may specify a readConcern"};
@@ -164,7 +160,7 @@ Awaitable<Result<void>> Transactions::Begin(CommandContext& ctx, const CommandRo
   MAYFLY_CO_TRY(CheckCommand(row, req));
   MAYFLY_CO_TRY(CheckReadConcern(ctx, row, g));
   if (!server_.writable()) co_return Error{ErrorCode::kNotWritablePrimary, "not primary"};
-  const bool ends = Ends(row.name);
+  const bool ends = EndsTransaction(row.name);
   // The first try may still run, on a connection that the client has given up.
   for (int64_t wait = 200;; wait = std::min<int64_t>(wait * 2, 10'000)) {
     // Not the first try: an old one may have much to release.
@@ -203,8 +199,8 @@ Result<void> Transactions::BeginLocked(CommandContext& ctx, const CommandRequest
   const int64_t known = std::max(state.number, t != nullptr ? t->number : -1);
   if (number < known)
     return Error{ErrorCode::kTransactionTooOld,
-                 "Cannot start transaction with " + Number(number) + " on session " +
-                     UuidToString(key) + " because a newer transaction with " + Number(known) +
+                 "Cannot start transaction with " + ShownNumber(number) + " on session " +
+                     UuidToString(key) + " because a newer transaction with " + ShownNumber(known) +
                      " has already started on this session."};
   // The row has the outcome of a failed commit, or of one from an earlier time as primary; the
   // outcome of a running one is not known yet.
@@ -240,7 +236,7 @@ Result<void> Transactions::BeginLocked(CommandContext& ctx, const CommandRequest
   }
   if (t == nullptr) {
     return NoSuchTransaction(number == state.number
-                                 ? "Transaction with " + Number(number) + " has been aborted."
+                                 ? "Transaction with " + ShownNumber(number) + " has been aborted."
                                  : "Given transaction number " + std::to_string(number) +
                                        " does not match any in-progress transactions. The active "
                                        "transaction number is " +
@@ -248,10 +244,10 @@ Result<void> Transactions::BeginLocked(CommandContext& ctx, const CommandRequest
   }
   const bool commits = ends && req.name == "commitTransaction";
   if (t->state_ == Transaction::State::kAborted)
-    return NoSuchTransaction("Transaction with " + Number(number) + " has been aborted.");
+    return NoSuchTransaction("Transaction with " + ShownNumber(number) + " has been aborted.");
   if (t->state_ != Transaction::State::kOpen && !commits)
     return Error{ErrorCode::kTransactionCommitted,
-                 "Transaction with " + Number(number) + " has been committed."};
+                 "Transaction with " + ShownNumber(number) + " has been committed."};
   t->taken_ = true;
   t->running_ = &ctx.op;
   t->active_since_ = server_.clock().MonotonicMicros();
@@ -368,7 +364,7 @@ void Transactions::End(CommandContext& ctx, const TransactionPtr& taken, Result<
         abort = true;
       }
       if (t.doomed_ && *result)
-        *result = Error{*t.doomed_, "Transaction with " + Number(t.number) +
+        *result = Error{*t.doomed_, "Transaction with " + ShownNumber(t.number) +
                                         " has been aborted while an operation of it ran."};
     }
   }
@@ -435,7 +431,7 @@ Result<void> Transactions::StageCommit(CommandContext& ctx, Transaction& t) {
   {
     std::lock_guard l(mutex_);
     if (t.doomed_ || t.epoch_ != server_.sessions().transaction_epoch())
-      return NoSuchTransaction("Transaction with " + Number(t.number) + " has been aborted.");
+      return NoSuchTransaction("Transaction with " + ShownNumber(t.number) + " has been aborted.");
   }
   WriteUnit& unit = *t.unit_;
   if (HasNothingToCommit(unit)) return Ok();

@@ -19,6 +19,11 @@
 
 namespace mayfly {
 
+/// Whether the command is one of the two that end a transaction.
+inline bool EndsTransaction(std::string_view command) {
+  return command == "commitTransaction" || command == "abortTransaction";
+}
+
 /// Open at once on one server.
 inline constexpr size_t kMaxOpenTransactions = 20'000;
 /// The share of one client (ClientOf) of these, and of the memory of large values.

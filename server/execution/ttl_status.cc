@@ -45,7 +45,7 @@ void AppendDeadline(BsonBuilder& out, std::string_view name, int64_t millis) {
 
 /// Every collection has the rule of its documents' own deadlines. It is shown if there are such
 /// documents, or if the collection or its database assigns deadlines.
-bool InUse(const TtlRule& r) {
+bool RuleInUse(const TtlRule& r) {
   if (r.kind != TtlRule::Kind::kDocument || r.state().Earliest() != INT64_MAX) return true;
   const ExpiryOptions& o = r.coll->expiry_options;
   return !o.field.empty() || o.max_ttl > 0 || o.recover_seconds > 0 ||
@@ -100,7 +100,7 @@ std::vector<ListedTtlRule> ListRulesFor(ExpiryServices& server, std::string_view
   std::vector<InvalidTtlRule> invalid;
   Catalog& catalog = server.storage().catalog();
   for (TtlRule& r : ListTtlRules(catalog, &invalid))
-    if (wanted(*r.coll) && (!used_only || InUse(r))) out.push_back({std::move(r)});
+    if (wanted(*r.coll) && (!used_only || RuleInUse(r))) out.push_back({std::move(r)});
   for (const InvalidTtlRule& i : invalid)
     if (wanted(*i.coll))
       out.push_back({i.index ? TtlRule{TtlRule::Kind::kTtlIndex, i.coll, i.index,
@@ -125,7 +125,7 @@ std::vector<TtlRule> WorkingRulesOf(const CollectionInfoPtr& coll) {
   std::vector<TtlRule> out;
   std::vector<InvalidTtlRule> invalid;
   ListTtlRulesOf(coll, &out, &invalid);
-  std::erase_if(out, [](const TtlRule& r) { return !InUse(r); });
+  std::erase_if(out, [](const TtlRule& r) { return !RuleInUse(r); });
   return out;
 }
 
@@ -329,7 +329,7 @@ Result<Forecast> ForecastAll(ExpiryServices& server, Operation& op, std::string_
   std::unordered_map<uint32_t, std::vector<TtlRule>> rules;
   std::vector<InvalidTtlRule> invalid;
   for (TtlRule& r : ListTtlRules(catalog, &invalid))
-    if (InUse(r)) rules[r.coll->id].push_back(std::move(r));
+    if (RuleInUse(r)) rules[r.coll->id].push_back(std::move(r));
   ForecastOptions here_options = options;
   int64_t looked_at = 0;
   for (const CollectionInfoPtr& coll : catalog.ListAll()) {

@@ -29,8 +29,6 @@ HttpAnswer Failure(int status, const Error& error) {
   return a;
 }
 
-Error Bad(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
-
 /// The width of slot that ?range= asks for; -1: none there is.
 int Range(std::string_view query) {
   if (query == "range=hour" || query.empty()) return 0;
@@ -145,7 +143,7 @@ Awaitable<HttpAnswer> HttpApi::Metrics() {
 
 Awaitable<HttpAnswer> HttpApi::Forecast(std::string_view query) {
   const int width = Range(query);
-  if (width < 0) co_return Failure(400, Bad("range must be hour, day or month"));
+  if (width < 0) co_return Failure(400, BadValue("range must be hour, day or month"));
   Kept& kept = forecasts_[width];
   const int64_t began = server_.clock().MonotonicMicros();
   if (kept.at > began - kForecastMicros) co_return Json(kept.reply);
@@ -164,7 +162,7 @@ Awaitable<HttpAnswer> HttpApi::Forecast(std::string_view query) {
 
 Awaitable<HttpAnswer> HttpApi::History(std::string_view query) {
   const int width = Range(query);
-  if (width < 0) co_return Failure(400, Bad("range must be hour, day or month"));
+  if (width < 0) co_return Failure(400, BadValue("range must be hour, day or month"));
   co_return Json(BuildBson([&](BsonBuilder& b) {
     b.Append("slotMillis", ActivityHistory::kSlotMillis[width]);
     BsonArrayBuilder slots = b.OpenArray("slots");
@@ -270,7 +268,7 @@ Awaitable<HttpAnswer> HttpApi::Act(std::string_view body, const HttpOrigin& orig
   if (!parsed) co_return Failure(400, parsed.error());
   const BsonView request = parsed.value();
   const BsonValue action = request.Find("action");
-  if (!action.IsString()) co_return Failure(400, Bad("'action' must be a string"));
+  if (!action.IsString()) co_return Failure(400, BadValue("'action' must be a string"));
   std::string db = "admin";
   BsonDocument command;
   if (action.String() == "pause" || action.String() == "resume") {
@@ -279,7 +277,7 @@ Awaitable<HttpAnswer> HttpApi::Act(std::string_view body, const HttpOrigin& orig
                     until = request.Find("until");
     const NamespaceParts parts = ns.IsString() ? SplitNamespace(ns.String()) : NamespaceParts();
     if (parts.collection.empty())
-      co_return Failure(400, Bad("'ns' must name a collection as database.collection"));
+      co_return Failure(400, BadValue("'ns' must name a collection as database.collection"));
     db = parts.db;
     if (Result<void> named = ValidateNamespace(db, parts.collection); !named)
       co_return Failure(400, named.error());
@@ -290,14 +288,15 @@ Awaitable<HttpAnswer> HttpApi::Act(std::string_view body, const HttpOrigin& orig
     });
   } else if (action.String() == "rateLimit" || action.String() == "purgeInterval") {
     const BsonValue value = request.Find("value");
-    if (!value.IsNumber()) co_return Failure(400, Bad("'value' must be a number"));
+    if (!value.IsNumber()) co_return Failure(400, BadValue("'value' must be a number"));
     command = BuildBson([&](BsonBuilder& b) {
       b.Append("setParameter", 1);
       b.Append(action.String() == "rateLimit" ? "ttlMaxDocsPerSecond" : "metadataPurgeIntervalSecs",
                value);
     });
   } else {
-    co_return Failure(400, Bad("'action' must be pause, resume, rateLimit or purgeInterval, not '" +
+    co_return Failure(400,
+                      BadValue("'action' must be pause, resume, rateLimit or purgeInterval, not '" +
                                std::string(action.String()) + "'"));
   }
   auto reply = co_await RunLocalCommand(server_, io_, db, std::move(command), &origin, access);

@@ -62,8 +62,8 @@ UserAccessPtr CheckPassword(AccessControl& control, const UserName& name, std::s
 }
 
 /// Writes the log's line about a finished login.
-void Tell(ServerContext& server, const UserName& name, std::string_view mechanism,
-          const HttpOrigin& origin, bool good) {
+void TellHttpLogin(ServerContext& server, const UserName& name, std::string_view mechanism,
+                   const HttpOrigin& origin, bool good) {
   const BsonDocument attributes = BuildBson([&](BsonBuilder& b) {
     b.Append("client", origin.remote).Append("mechanism", mechanism);
     b.Append("user", PrintableUtf8(name.user)).Append("db", name.db);
@@ -196,7 +196,7 @@ Awaitable<UserAccessPtr> HttpLogins::ByCertificate(HttpCertificate& certificate,
   if (tell) AuditLogin(local.ctx, name, "MONGODB-X509", good);
   local.ctx.access = nullptr;
   co_await local.ctx.MoveToIo();
-  if (tell) Tell(server_, name, "MONGODB-X509", origin, good);
+  if (tell) TellHttpLogin(server_, name, "MONGODB-X509", origin, good);
   certificate.access = access;
   certificate.generation = generation;
   co_return access;
@@ -264,7 +264,7 @@ Awaitable<UserAccessPtr> HttpLogins::Check(CommandContext& ctx, const UserName& 
   AuditLogin(ctx, name, "HTTP Basic", access != nullptr);
   ctx.access = nullptr;
   co_await ctx.MoveToIo();
-  Tell(server_, name, "HTTP Basic", origin, access != nullptr);
+  TellHttpLogin(server_, name, "HTTP Basic", origin, access != nullptr);
   co_return access;
 }
 

@@ -46,7 +46,7 @@ using Acceptor = asio::basic_socket_acceptor<asio::ip::tcp, IoExecutor>;
 constexpr auto kIdle = std::chrono::seconds(30);
 constexpr auto kHandshake = std::chrono::seconds(10);
 constexpr auto kGoodbye = std::chrono::seconds(1);
-constexpr auto kTick = std::chrono::seconds(1);
+constexpr auto kHttpTick = std::chrono::seconds(1);
 /// Password checks, for each possible connection: closed connections may still wait.
 constexpr size_t kLoginsOfPlace = 4;
 constexpr uint64_t kMaxBody = 16 * 1024, kMaxHeader = 16 * 1024;
@@ -88,7 +88,7 @@ bool MaySee(const UserAccess& access, std::string_view path) {
 }
 
 /// Where a connection comes from and where it goes.
-struct Ends {
+struct ConnectionEnds {
   asio::ip::tcp::endpoint peer;
   HttpOrigin origin;
   HttpCertificate certificate;
@@ -109,15 +109,16 @@ struct HttpServer::Impl {
   Result<void> Listen(const std::string& name);
   Awaitable<void> Accept(std::shared_ptr<Acceptor> acceptor);
   Awaitable<void> Serve(std::shared_ptr<Stream> stream);
-  Awaitable<void> ServeTls(Stream& stream, beast::flat_buffer& buffer, Ends& ends);
+  Awaitable<void> ServeTls(Stream& stream, beast::flat_buffer& buffer, ConnectionEnds& ends);
   /// Requests and answers over `stream`, which is `plain` or over it.
   template <class S>
-  Awaitable<void> Requests(S& stream, Stream& plain, beast::flat_buffer& buffer, Ends& ends);
+  Awaitable<void> Requests(S& stream, Stream& plain, beast::flat_buffer& buffer,
+                           ConnectionEnds& ends);
   /// Who asks; null: nobody.
-  Awaitable<UserAccessPtr> WhoAsks(const HttpRequest& request, Stream& plain, Ends& ends);
+  Awaitable<UserAccessPtr> WhoAsks(const HttpRequest& request, Stream& plain, ConnectionEnds& ends);
   template <class S>
   Awaitable<void> Send(S& stream, Stream& plain, const HttpAnswer& answer);
-  Awaitable<HttpAnswer> Answer(const HttpRequest& request, const Ends& ends,
+  Awaitable<HttpAnswer> Answer(const HttpRequest& request, const ConnectionEnds& ends,
                                const UserAccess* access);
   template <class S>
   Awaitable<void> StreamEvents(S& stream, Stream& plain, std::string query, UserAccessPtr access);
@@ -237,7 +238,8 @@ Awaitable<void> HttpServer::Impl::Accept(std::shared_ptr<Acceptor> acceptor) {
   }
 }
 
-Awaitable<HttpAnswer> HttpServer::Impl::Answer(const HttpRequest& request, const Ends& ends,
+Awaitable<HttpAnswer> HttpServer::Impl::Answer(const HttpRequest& request,
+                                               const ConnectionEnds& ends,
                                                const UserAccess* access) {
   const auto target = request.target();
   const std::string_view whole(target.data(), target.size());
@@ -267,7 +269,7 @@ Awaitable<void> HttpServer::Impl::Serve(std::shared_ptr<Stream> stream) {
     const std::string ip = e.address().to_string();
     return (e.address().is_v6() ? "[" + ip + "]" : ip) + ":" + std::to_string(e.port());
   };
-  Ends ends;
+  ConnectionEnds ends;
   ends.peer = stream->socket().remote_endpoint(ec);
   ends.origin.remote = text(ends.peer);
   ends.origin.local = text(stream->socket().local_endpoint(ec));
@@ -297,7 +299,8 @@ Awaitable<void> HttpServer::Impl::Serve(std::shared_ptr<Stream> stream) {
   stream->socket().shutdown(asio::ip::tcp::socket::shutdown_send, ec);
 }
 
-Awaitable<void> HttpServer::Impl::ServeTls(Stream& stream, beast::flat_buffer& buffer, Ends& ends) {
+Awaitable<void> HttpServer::Impl::ServeTls(Stream& stream, beast::flat_buffer& buffer,
+                                           ConnectionEnds& ends) {
   const std::shared_ptr<SSL_CTX> context = server.tls().HttpContext();
   SSL* ssl = SSL_new(context.get());
   if (ssl == nullptr) co_return;
@@ -345,7 +348,7 @@ Awaitable<void> HttpServer::Impl::Send(S& stream, Stream& plain, const HttpAnswe
 }
 
 Awaitable<UserAccessPtr> HttpServer::Impl::WhoAsks(const HttpRequest& request, Stream& plain,
-                                                   Ends& ends) {
+                                                   ConnectionEnds& ends) {
   if (logging_in >= kLoginsOfPlace * max_connections) co_return nullptr;
   const auto given = request[http::field::authorization];
   const std::string_view authorization(given.data(), given.size());
@@ -356,7 +359,7 @@ Awaitable<UserAccessPtr> HttpServer::Impl::WhoAsks(const HttpRequest& request, S
 
 template <class S>
 Awaitable<void> HttpServer::Impl::Requests(S& stream, Stream& plain, beast::flat_buffer& buffer,
-                                           Ends& ends) {
+                                           ConnectionEnds& ends) {
   while (!stopping) {
     http::request_parser<http::string_body> parser;
     parser.body_limit(kMaxBody);
@@ -464,7 +467,7 @@ Awaitable<void> HttpServer::Impl::StreamEvents(S& stream, Stream& plain, std::st
     auto [write_failed, written] =
         co_await asio::async_write(stream, asio::buffer(event), asio::as_tuple(kAwait));
     if (write_failed) break;
-    timer.expires_after(kTick);
+    timer.expires_after(kHttpTick);
     co_await timer.async_wait(asio::as_tuple(kAwait));
   }
   event_timers.erase(place);
@@ -473,7 +476,7 @@ Awaitable<void> HttpServer::Impl::StreamEvents(S& stream, Stream& plain, std::st
 Awaitable<void> HttpServer::Impl::TickLoop() {
   while (!stopping) {
     last_sample = api.Tick();
-    tick->expires_after(kTick);
+    tick->expires_after(kHttpTick);
     co_await tick->async_wait(asio::as_tuple(kAwait));
   }
 }

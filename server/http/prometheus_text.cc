@@ -116,7 +116,7 @@ void Operations(ServerContext& s, Families& f) {
   f.Add(D(m.asserts.regular), {{"type", "regular"}});
 }
 
-void Transactions(BsonView t, Families& f) {
+void TransactionFamilies(BsonView t, Families& f) {
   if (t.empty()) return;
   f.Open("mayfly_transactions_open", "Open transactions, by whether a command of one runs.",
          MetricType::Gauge);
@@ -138,7 +138,7 @@ void Transactions(BsonView t, Families& f) {
           Number(t, "bytes"));
 }
 
-void Network(ServerContext& s, Families& f) {
+void NetworkFamilies(ServerContext& s, Families& f) {
   const ServerMetrics& m = s.metrics();
   f.Gauge("mayfly_connections", "Open connections.", D(m.connections.current));
   f.Counter("mayfly_connections_created_total", "Connections since start-up.",
@@ -152,7 +152,7 @@ void Network(ServerContext& s, Families& f) {
   f.Counter("mayfly_network_requests_total", "Messages from clients.", D(m.network.requests));
 }
 
-void StoreCounters(const KvCounters& c, Families& f) {
+void StoreFamilies(const KvCounters& c, Families& f) {
   auto family = [&](const char* name, const char* help, const char* label,
                     std::initializer_list<std::pair<const char*, uint64_t>> values) {
     f.Open(name, help, MetricType::Counter);
@@ -218,7 +218,7 @@ void Process(ServerContext& s, Families& f) {
     for (int i = 0; i < kKeyspaceCount; ++i)
       f.Add(activity->Shape(static_cast<Keyspace>(i)).sorted_runs(),
             {{"keyspace", std::string(kNames[i])}});
-    StoreCounters(activity->Counters(), f);
+    StoreFamilies(activity->Counters(), f);
   }
 }
 
@@ -354,9 +354,9 @@ std::string PrometheusText(ServerContext& server, BsonView status, BsonView rule
   Families f;
   Process(server, f);
   Operations(server, f);
-  Network(server, f);
+  NetworkFamilies(server, f);
   Ttl(server, part("metrics.ttl"), rules, f);
-  Transactions(part("transactions"), f);
+  TransactionFamilies(part("transactions"), f);
   LogArchive(part("logArchive"), f);
   Backups(part("backup"), f);
   AuditEntries(server, f);

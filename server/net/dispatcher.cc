@@ -114,10 +114,6 @@ bool InTransaction(const RequestState& s) {
   return s.request.generic.autocommit_given && s.ctx->session != nullptr && s.row != nullptr;
 }
 
-bool EndsTransaction(const RequestState& s) {
-  return s.row->name == "commitTransaction" || s.row->name == "abortTransaction";
-}
-
 /// The client wants no reply, or gets none.
 bool Silent(const RequestState& s) {
   return (!s.legacy && (s.msg.flags & kMsgMoreToCome) != 0) || s.ctx->close_connection;
@@ -223,7 +219,7 @@ Result<void> Dispatcher::CheckTransaction(RequestState& s) {
     return Error{ErrorCode::kIllegalOperation,
                  "Transaction numbers are only allowed on a replica set member or mongos"};
   if (g.autocommit_given) {
-    if (EndsTransaction(s)) s.ctx->txn_number = g.txn_number;
+    if (EndsTransaction(s.row->name)) s.ctx->txn_number = g.txn_number;
     return Ok();
   }
   if (!(s.row->flags & kRetryableWrite))
@@ -600,7 +596,7 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
     }
     if (set != nullptr && (s.row->flags & kTakesWriteConcern) &&
         replication_gate::MustWaitAfter(ctx) && s.request.db != "local" &&
-        (!transaction || EndsTransaction(s))) {
+        (!transaction || EndsTransaction(s.row->name))) {
       if (result) {
         co_await replication_gate::WaitForWriteConcern(ctx, *s.reply);
       } else if (replication_gate::WriteConcernAppliesToError(*s.op, result.error().code)) {
@@ -687,7 +683,7 @@ void Dispatcher::Complete(RequestState& s, std::string& out, Result<void>& resul
     if (s.fail && !s.fail->write_concern_error.view().empty()) [[unlikely]] {
       s.reply->Append("writeConcernError", s.fail->write_concern_error);
       // A statement of a transaction has nothing yet that a write concern could be about.
-      if (!InTransaction(s) || EndsTransaction(s))
+      if (!InTransaction(s) || EndsTransaction(s.row->name))
         AppendLabels(
             s, static_cast<ErrorCode>(s.fail->write_concern_error.view()["code"].NumberAsInt64()),
             false);
@@ -778,7 +774,8 @@ void Dispatcher::AppendLabels(RequestState& s, ErrorCode code, bool has_labels) 
     return;
   }
   if (InTransaction(s)) {
-    const bool ends = EndsTransaction(s), transient = IsTransientTransactionError(code, ends);
+    const bool ends = EndsTransaction(s.row->name),
+               transient = IsTransientTransactionError(code, ends);
     const bool again = ends && IsRetryableWriteError(code);
     if (has_labels || !(transient || again)) return;
     BsonArrayBuilder list = s.reply->OpenArray("errorLabels");

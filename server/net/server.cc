@@ -32,14 +32,14 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr auto kTick = std::chrono::milliseconds(500);
+constexpr auto kServerTick = std::chrono::milliseconds(500);
 constexpr int kTickedAtOnce = 64;
 constexpr int kTurnedAway = 64;  // at once, for lack of descriptors
 constexpr int64_t kTellAgainMicros = 1'000'000;
 using TcpAcceptor = asio::basic_socket_acceptor<asio::ip::tcp, IoExecutor>;
 using UnixAcceptor = asio::basic_socket_acceptor<asio::local::stream_protocol, IoExecutor>;
 
-std::string Text(const asio::ip::tcp::endpoint& e) {
+std::string EndpointText(const asio::ip::tcp::endpoint& e) {
   std::string host = e.address().to_string();
   if (e.address().is_v6() && e.address().to_v6().is_v4_mapped())
     host = asio::ip::make_address_v4(asio::ip::v4_mapped, e.address().to_v6()).to_string();
@@ -137,7 +137,7 @@ void IoThread::Entered(Connection& c) {
 
 Awaitable<void> IoThread::TickLoop() {
   while (true) {
-    timer_.expires_after(kTick);
+    timer_.expires_after(kServerTick);
     co_await timer_.async_wait(asio::as_tuple(kAwait));
     if (connections_.empty() || draining_) break;
     // Some at a time: there may be many thousands.
@@ -215,8 +215,8 @@ void Server::Welcome(IoThread& target, Socket socket) {
   boost::system::error_code ec;
   std::string remote, local;
   if constexpr (kTcp) {
-    remote = Text(socket.remote_endpoint(ec));
-    local = Text(socket.local_endpoint(ec));
+    remote = EndpointText(socket.remote_endpoint(ec));
+    local = EndpointText(socket.local_endpoint(ec));
   } else {
     remote = "anonymous unix socket";
     local = unix_path_;
@@ -346,7 +346,7 @@ Result<void> Server::ListenTcp(const std::string& name) {
       port_ = acceptor->local_endpoint(ec).port();
       server_.set_port(port_);  // before anybody is accepted who asks for it
     }
-    Serve(acceptor, Text(acceptor->local_endpoint(ec)));
+    Serve(acceptor, EndpointText(acceptor->local_endpoint(ec)));
   }
   return Ok();
 }
@@ -413,7 +413,7 @@ void Server::Start() {
 namespace {
 
 /// Writes the sessions, and removes records of those that are gone.
-void RefreshSessions(ServerContext& server) {
+void RefreshStoredSessions(ServerContext& server) {
   Operation op(server.clock());
   Result<void> done = RefreshSessionRecords(server, op);
   if (done) {
@@ -452,7 +452,7 @@ Awaitable<void> Server::PeriodicWork() {
         server_.has_storage();
     if (refresh) refreshed = now;
     server_.workers().Post([&server = server_, refresh] {
-      if (refresh) RefreshSessions(server);
+      if (refresh) RefreshStoredSessions(server);
       server.cursors().Sweep(server.settings().cursor_timeout_millis);
       server.snapshot_reads().Sweep();
       if (server.has_storage())
