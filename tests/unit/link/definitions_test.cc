@@ -15,7 +15,7 @@ BsonDocument Doc(std::string_view json) {
 }
 
 /// JSON without its spaces; no value here has one.
-std::string Json(const std::optional<BsonDocument>& doc) {
+std::string JsonOf(const std::optional<BsonDocument>& doc) {
   if (!doc) return "none";
   std::string text = ToRelaxedJson(doc->view());
   std::erase(text, ' ');
@@ -24,7 +24,7 @@ std::string Json(const std::optional<BsonDocument>& doc) {
 
 /// collMod of what is different, with all options of the later definition.
 std::string Modify(std::string_view before, std::string_view after, bool whole = true) {
-  return Json(ModifyCommand("c", Doc(before), Doc(after), whole));
+  return JsonOf(ModifyCommand("c", Doc(before), Doc(after), whole));
 }
 
 }  // namespace
@@ -89,9 +89,9 @@ TEST_CASE("Types that are no definition's end nothing") {
 }
 
 TEST_CASE("collMod of an index has what the command knows") {
-  CHECK(Json(ModifyIndexCommand("c", Doc(R"({"name": "a_1", "hidden": true, "weights": 1})"))) ==
+  CHECK(JsonOf(ModifyIndexCommand("c", Doc(R"({"name": "a_1", "hidden": true, "weights": 1})"))) ==
         R"({"collMod":"c","index":{"name":"a_1","hidden":true}})");
-  CHECK(Json(ModifyIndexCommand("c", Doc(R"({"name": "a_1", "v": 2})"))) == "none");
+  CHECK(JsonOf(ModifyIndexCommand("c", Doc(R"({"name": "a_1", "v": 2})"))) == "none");
 }
 
 TEST_CASE("A collection can become another one only of its kind") {

@@ -9,14 +9,14 @@ using namespace mayfly;
 
 namespace {
 
-BsonDocument Json(std::string_view text) {
+BsonDocument ParsedJson(std::string_view text) {
   auto r = ParseJson(text);
   if (!r) FAIL("bad JSON in the test: " << text << ": " << r.error().message);
   return std::move(r).value();
 }
 
-MatchPtr Filter(std::string_view text) {
-  auto r = ParseMatch(Json(text));
+MatchPtr Parsed(std::string_view text) {
+  auto r = ParseMatch(ParsedJson(text));
   if (!r) FAIL(text << ": " << r.error().message);
   return std::move(r).value();
 }
@@ -26,7 +26,7 @@ std::shared_ptr<IndexInfo> Index(std::string_view key, uint64_t multikey = 0) {
   auto index = std::make_shared<IndexInfo>();
   index->id = 1;
   index->name = "i";
-  index->key = Json(key);
+  index->key = ParsedJson(key);
   for (const auto& e : index->key.view())
     index->fields.push_back({std::string(e.name), e.value.NumberAsInt64() < 0, ""});
   index->multikey = multikey;
@@ -35,7 +35,7 @@ std::shared_ptr<IndexInfo> Index(std::string_view key, uint64_t multikey = 0) {
 
 IndexAccess Access(std::string_view filter, const std::shared_ptr<IndexInfo>& index,
                    MatchPtr& keep) {
-  keep = Filter(filter);
+  keep = Parsed(filter);
   auto clauses = Clauses(*keep);
   return BuildIndexAccess(index, index->multikey, clauses, CollectPredicates(clauses));
 }
@@ -178,8 +178,8 @@ TEST_CASE("A partial index serves only what implies its filter", "[plan]") {
       {R"({"x": 1, "active": false})", R"({"active": true})", false},
   }));
   CAPTURE(c.filter, c.partial);
-  auto filter = Filter(c.filter);
-  auto partial = Filter(c.partial);
+  auto filter = Parsed(c.filter);
+  auto partial = Parsed(c.partial);
   REQUIRE(Implies(Clauses(*filter), *partial) == c.implied);
 }
 
@@ -237,7 +237,7 @@ TEST_CASE("Index order serves a sort in either direction", "[plan]") {
   auto index = Index(c.key, c.multikey);
   MatchPtr keep;
   IndexAccess access = Access(c.filter, index, keep);
-  auto sort = SortPattern::Parse(Json(c.sort));
+  auto sort = SortPattern::Parse(ParsedJson(c.sort));
   REQUIRE(sort.has_value());
   size_t explode;
   CHECK(ProvidesSort(access, sort.value(), &explode) == c.provision);

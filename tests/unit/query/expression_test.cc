@@ -9,7 +9,7 @@ using namespace mayfly;
 
 namespace {
 
-BsonDocument Json(std::string_view text) {
+BsonDocument JsonDoc(std::string_view text) {
   Result<BsonDocument> doc = ParseJson(text);
   INFO(text);
   if (!doc) FAIL(std::string(text) + ": " + doc.error().message);
@@ -24,7 +24,8 @@ std::string Squeeze(std::string text) {
 
 /// The value of an expression, in relaxed extended JSON ("missing"), or "error <code>".
 std::string Run(std::string_view expression, std::string_view document = "{}") {
-  BsonDocument wrapped = Json("{\"e\": " + std::string(expression) + "}"), doc = Json(document);
+  BsonDocument wrapped = JsonDoc("{\"e\": " + std::string(expression) + "}"),
+               doc = JsonDoc(document);
   VariableScope scope;
   Result<ExpressionPtr> e = ParseExpression(wrapped.view()["e"], scope);
   if (!e) return "error " + std::to_string(static_cast<int>(e.error().code));
@@ -72,8 +73,9 @@ TEST_CASE("Every operator's example gives what it says", "[expression]") {
       }
       size_t arrow = def.example.rfind(" => ");
       REQUIRE(arrow != std::string_view::npos);
-      BsonDocument expected = Json("{\"r\": " + std::string(def.example.substr(arrow + 4)) + "}");
-      BsonDocument wrapped = Json("{\"e\": " + std::string(def.example.substr(0, arrow)) + "}");
+      BsonDocument expected =
+          JsonDoc("{\"r\": " + std::string(def.example.substr(arrow + 4)) + "}");
+      BsonDocument wrapped = JsonDoc("{\"e\": " + std::string(def.example.substr(0, arrow)) + "}");
       VariableScope scope;
       Result<ExpressionPtr> e = ParseExpression(wrapped.view()["e"], scope);
       if (!e) FAIL(std::string(def.name) + ": " + e.error().message);
@@ -93,7 +95,7 @@ TEST_CASE("Operators serialize to something that parses to the same", "[expressi
       if (def.example.empty()) continue;
       INFO(def.name);
       size_t arrow = def.example.rfind(" => ");
-      BsonDocument wrapped = Json("{\"e\": " + std::string(def.example.substr(0, arrow)) + "}");
+      BsonDocument wrapped = JsonDoc("{\"e\": " + std::string(def.example.substr(0, arrow)) + "}");
       VariableScope scope;
       ExpressionPtr first = std::move(ParseExpression(wrapped.view()["e"], scope)).value();
       BsonDocument once = BuildBson([&](BsonBuilder& b) { first->Serialize(b, "e"); });

@@ -11,15 +11,15 @@ using namespace mayfly;
 
 namespace {
 
-struct Row {
+struct MatchRow {
   const char* filter;
   const char* matches[6];  // documents that do; the list ends with null
   const char* others[6];   // documents that do not
 };
 
 /// Each filter must match, directly and after a round through Serialize().
-void CheckRows(const std::vector<Row>& rows) {
-  for (const Row& row : rows) {
+void CheckMatches(const std::vector<MatchRow>& rows) {
+  for (const MatchRow& row : rows) {
     CAPTURE(row.filter);
     BsonDocument filter = Json(row.filter);
     auto parsed = ParseMatch(filter);
@@ -48,7 +48,7 @@ void CheckRows(const std::vector<Row>& rows) {
 }  // namespace
 
 TEST_CASE("Equality", "[match]") {
-  CheckRows({
+  CheckMatches({
       {"{}", {"{}", "{'a': 1}"}, {}},
       {"{'a': 1}",
        {"{'a': 1}", "{'a': 1.0}", "{'a': {'$numberLong': '1'}}",
@@ -119,7 +119,7 @@ TEST_CASE("Equality", "[match]") {
 }
 
 TEST_CASE("Order comparisons keep to one type", "[match]") {
-  CheckRows({
+  CheckMatches({
       {"{'a': {'$gt': 1}}",
        {"{'a': 2}", "{'a': 1.5}", "{'a': [0, 5]}", "{'a': {'$numberDecimal': '1.1'}}"},
        {"{'a': 1}", "{'a': '2'}", "{}", "{'a': [[2]]}", "{'a': true}", "{'a': null}"}},
@@ -199,7 +199,7 @@ TEST_CASE("Order comparisons keep to one type", "[match]") {
 }
 
 TEST_CASE("Dotted paths, arrays and numbers in paths", "[match]") {
-  CheckRows({
+  CheckMatches({
       {"{'a.b': 1}",
        {"{'a': {'b': 1}}", "{'a': [{'b': 1}]}", "{'a': [5, {'b': 2}, {'b': 1}]}",
         "{'a': {'b': [0, 1]}}", "{'a': [{'b': [1]}]}"},
@@ -244,7 +244,7 @@ TEST_CASE("Dotted paths, arrays and numbers in paths", "[match]") {
 }
 
 TEST_CASE("$in and $nin", "[match]") {
-  CheckRows({
+  CheckMatches({
       {"{'a': {'$in': [1, 'x']}}",
        {"{'a': 1}", "{'a': 'x'}", "{'a': [5, 1]}", "{'a': 1.0}"},
        {"{'a': 2}", "{}", "{'a': ['1']}"}},
@@ -287,7 +287,7 @@ TEST_CASE("$in and $nin", "[match]") {
 }
 
 TEST_CASE("Logical operators", "[match]") {
-  CheckRows({
+  CheckMatches({
       {"{'$and': [{'a': 1}, {'b': 2}]}", {"{'a': 1, 'b': 2}"}, {"{'a': 1}", "{'b': 2}"}},
       {"{'$or': [{'a': 1}, {'b': 2}]}", {"{'a': 1}", "{'b': 2}"}, {"{'a': 2, 'b': 1}", "{}"}},
       {"{'$nor': [{'a': 1}, {'b': 2}]}", {"{}", "{'a': 2}"}, {"{'a': 1}", "{'b': 2}"}},
@@ -323,7 +323,7 @@ TEST_CASE("Logical operators", "[match]") {
 }
 
 TEST_CASE("$exists and $type", "[match]") {
-  CheckRows({
+  CheckMatches({
       {"{'a': {'$exists': true}}", {"{'a': 1}", "{'a': null}", "{'a': []}"}, {"{}", "{'b': 1}"}},
       {"{'a': {'$exists': false}}", {"{}"}, {"{'a': 1}", "{'a': null}", "{'a': []}", "{'a': [1]}"}},
       {"{'a': {'$exists': 1}}", {"{'a': 1}"}, {"{}"}},
@@ -376,7 +376,7 @@ TEST_CASE("$exists and $type", "[match]") {
 }
 
 TEST_CASE("Array operators", "[match]") {
-  CheckRows({
+  CheckMatches({
       {"{'a': {'$size': 0}}", {"{'a': []}"}, {"{'a': [1]}", "{}", "{'a': 0}"}},
       {"{'a': {'$size': 2}}",
        {"{'a': [1, 2]}", "{'a': [[], []]}"},
@@ -457,7 +457,7 @@ TEST_CASE("Array operators", "[match]") {
 }
 
 TEST_CASE("$mod", "[match]") {
-  CheckRows({
+  CheckMatches({
       {"{'a': {'$mod': [4, 1]}}",
        {"{'a': 5}", "{'a': 5.9}", "{'a': [2, 9]}", "{'a': {'$numberLong': '1'}}",
         "{'a': {'$numberDecimal': '13.7'}}"},
@@ -477,7 +477,7 @@ TEST_CASE("$mod", "[match]") {
 }
 
 TEST_CASE("Regular expressions", "[match]") {
-  CheckRows({
+  CheckMatches({
       {"{'a': {'$regularExpression': {'pattern': 'b.d', 'options': ''}}}",
        {"{'a': 'abcd'}", "{'a': ['x', 'bcd']}", "{'a': {'$symbol': 'bcd'}}",
         "{'a': {'$regularExpression': {'pattern': 'b.d', 'options': ''}}}"},
@@ -509,7 +509,7 @@ TEST_CASE("Regular expressions", "[match]") {
 }
 
 TEST_CASE("Bitwise operators", "[match]") {
-  CheckRows({
+  CheckMatches({
       {"{'a': {'$bitsAllSet': 5}}",
        {"{'a': 5}", "{'a': 7}", "{'a': 13.0}", "{'a': [1, 5]}", "{'a': -1}"},
        {"{'a': 4}", "{'a': 5.5}", "{'a': 'x'}", "{}"}},
@@ -545,7 +545,7 @@ TEST_CASE("Bitwise operators", "[match]") {
 }
 
 TEST_CASE("$expr", "[match]") {
-  CheckRows({
+  CheckMatches({
       {"{'$expr': {'$gt': ['$a', '$b']}}", {"{'a': 2, 'b': 1}"}, {"{'a': 1, 'b': 2}"}},
       {"{'$expr': '$a'}",
        {"{'a': 1}", "{'a': 'x'}"},
@@ -564,7 +564,7 @@ TEST_CASE("$expr", "[match]") {
 }
 
 TEST_CASE("$jsonSchema", "[match]") {
-  CheckRows({
+  CheckMatches({
       {"{'$jsonSchema': {}}", {"{}", "{'a': 1}"}, {}},
       {"{'$jsonSchema': {'required': ['a', 'b']}}", {"{'a': 1, 'b': null}"}, {"{'a': 1}"}},
       {"{'$jsonSchema': {'bsonType': 'object', 'properties': {'a': {'bsonType': 'int'}}}}",

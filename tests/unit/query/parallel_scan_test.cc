@@ -53,7 +53,7 @@ class TestHelpers final : public ScanHelpers {
   std::vector<std::function<void()>> kept_;
 };
 
-constexpr int kDocuments = 6000;
+constexpr int kLargeStore = 6000;
 
 /// Keys of one kind, or of several that are hard to divide.
 std::string IdOf(int kind, int i) {
@@ -75,10 +75,10 @@ std::string IdOf(int kind, int i) {
   }
 }
 
-void Fill(PlanStore& store, int kind) {
+void FillLarge(PlanStore& store, int kind) {
   const std::string text(150, 'x');
   std::mt19937 random(7);
-  for (int i = 0; i < kDocuments; ++i)
+  for (int i = 0; i < kLargeStore; ++i)
     store.Insert("{\"_id\": " + IdOf(kind, i) + ", \"r\": " + std::to_string(random() % 100) +
                  ", \"i\": " + std::to_string(i) + ", \"text\": \"" + text +
                  std::to_string(random()) + "\"}");
@@ -134,7 +134,7 @@ TEST_CASE("a scan with help gives the same as one without", "[parallel]") {
   CAPTURE(kind);
   TestHelpers helpers;
   PlanStore store;
-  Fill(store, kind);
+  FillLarge(store, kind);
   QueryState& state = QueryState::Of(*store.storage);
   for (const char* text : kFilters) {
     CAPTURE(text);
@@ -170,7 +170,7 @@ TEST_CASE("a scan with help gives the same as one without", "[parallel]") {
 TEST_CASE("helpers do read", "[parallel]") {
   TestHelpers helpers;
   PlanStore store;
-  Fill(store, 0);
+  FillLarge(store, 0);
   QueryState& state = QueryState::Of(*store.storage);
   state.helpers = &helpers;
   const BsonDocument filter = PlanJson("{\"text\": {\"$regex\": \"x{20}y\"}}");
@@ -210,7 +210,7 @@ TEST_CASE("helpers do read", "[parallel]") {
 TEST_CASE("what fails in a scan with help fails behind the same documents", "[parallel]") {
   TestHelpers helpers;
   PlanStore store;
-  Fill(store, 0);
+  FillLarge(store, 0);
   QueryState& state = QueryState::Of(*store.storage);
   const BsonDocument filter =
       PlanJson("{\"$expr\": {\"$gt\": [{\"$divide\": [1, {\"$subtract\": [\"$i\", 4321]}]}, 0]}}");
@@ -271,7 +271,7 @@ TEST_CASE("documents larger than a part of a scan come in their turn", "[paralle
 TEST_CASE("what one thread has the memory for, several give up to one of them", "[parallel]") {
   TestHelpers helpers;
   PlanStore store;
-  Fill(store, 0);
+  FillLarge(store, 0);
   QueryState& state = QueryState::Of(*store.storage);
   // About 11 MB each. Thirteen fit into what an operation may use, twice as many do not.
   const auto arrays = [](int n) {
@@ -289,7 +289,7 @@ TEST_CASE("what one thread has the memory for, several give up to one of them", 
         variables + "}, \"in\": {\"$gt\": [{\"$add\": [" + sizes + "]}, 0]}}}, false]}}");
   };
   state.helpers = &helpers;
-  CHECK(Count(store, arrays(13)) == kDocuments / 1000);
+  CHECK(Count(store, arrays(13)) == kLargeStore / 1000);
   helpers.Finish();
   QuerySpec spec;
   spec.coll = store.Coll();
@@ -308,7 +308,7 @@ TEST_CASE("what one thread has the memory for, several give up to one of them", 
 TEST_CASE("a scan with help can be stopped, and given up, at any time", "[parallel]") {
   TestHelpers helpers;
   PlanStore store;
-  Fill(store, 0);
+  FillLarge(store, 0);
   QueryState& state = QueryState::Of(*store.storage);
   state.helpers = &helpers;
   const BsonDocument filter = PlanJson("{\"r\": {\"$lt\": 90}}");
@@ -334,7 +334,7 @@ TEST_CASE("a scan with help can be stopped, and given up, at any time", "[parall
 TEST_CASE("all parts of a scan see one point in time, and no overdue documents", "[parallel]") {
   TestHelpers helpers;
   PlanStore store;
-  Fill(store, 0);
+  FillLarge(store, 0);
   for (int i = 0; i < 500; ++i)
     REQUIRE(store.Insert(PlanJson("{\"_id\": " + std::to_string(i * 11) + ".25, \"r\": 1}"),
                          Instant{store.op->now.millis - 1000}));
@@ -352,10 +352,10 @@ TEST_CASE("all parts of a scan see one point in time, and no overdue documents",
       if (next.value() == PlanExecutor::State::kEof) break;
       // Behind what was read, in front of it, and everywhere.
       if (rows % 1000 == 400)
-        store.Insert("{\"_id\": " + std::to_string((rows * 7) % kDocuments) + ".5" +
+        store.Insert("{\"_id\": " + std::to_string((rows * 7) % kLargeStore) + ".5" +
                      std::to_string(round) + std::to_string(rows) + ", \"r\": -1}");
     }
-    CHECK(rows == kDocuments);
+    CHECK(rows == kLargeStore);
     e.reset();
     helpers.Finish();
   }

@@ -3,14 +3,9 @@
 
 #include "storage/clock.h"
 #include "tests/unit/query/memory_environment.h"
+#include "tests/unit/query/query_test_util.h"
 
 namespace mayfly::test {
-
-inline BsonDocument Json(std::string_view text) {
-  Result<BsonDocument> doc = ParseJson(text);
-  if (!doc) FAIL(std::string(text) + ": " + doc.error().message);
-  return doc.value();
-}
 
 /// Without blanks: JSON is the same with more or fewer of them.
 inline std::string Squeeze(std::string text) {

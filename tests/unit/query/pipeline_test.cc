@@ -5,7 +5,7 @@ using namespace mayfly;
 using namespace mayfly::test;
 
 namespace {
-struct Case {
+struct PipelineCase {
   const char* name;
   const char* documents;
   const char* stages;
@@ -14,7 +14,7 @@ struct Case {
 }  // namespace
 
 TEST_CASE("Stages give what they say", "[pipeline]") {
-  const std::vector<Case> cases = {
+  const std::vector<PipelineCase> cases = {
       {"match and project", R"([{"_id": 1, "a": 1}, {"_id": 2, "a": 2}])",
        R"([{"$match": {"a": {"$gt": 1}}}, {"$project": {"_id": 0, "b": {"$add": ["$a", 10]}}}])",
        R"([{"b": 12}])"},
@@ -91,7 +91,7 @@ TEST_CASE("Stages give what they say", "[pipeline]") {
       {"collStats of the environment", "[]", R"([{"$collStats": {"count": {}}}])",
        R"([{"stage": "$collStats", "coll": "c"}])"},
   };
-  for (const Case& c : cases) {
+  for (const PipelineCase& c : cases) {
     INFO(c.name);
     Runner r;
     r.env.Insert("c", c.documents);
@@ -145,13 +145,13 @@ TEST_CASE("A group over the memory limit spills and gives the same, or is refuse
 }
 
 TEST_CASE("The front of a pipeline becomes the find it is", "[pipeline]") {
-  struct Case {
+  struct PipelineCase {
     const char* stages;
     const char* request;
     const char* remaining;
   };
   for (
-      Case c : std::vector<Case>{
+      PipelineCase c : std::vector<PipelineCase>{
           {R"([])", R"({  } {  } 0 0 *)", ""},
           {R"([{"$match": {"a": 1}}, {"$sort": {"b": 1}}, {"$skip": 2}, {"$limit": 3}])",
            R"({ "a" : 1 } { "b" : 1 } 2 3 *)", ""},
@@ -222,14 +222,14 @@ TEST_CASE("A lookup without an index reads the collection once and finds the sam
 }
 
 TEST_CASE("$out replaces a collection, $merge writes into one", "[pipeline]") {
-  struct Case {
+  struct PipelineCase {
     const char* name;
     const char* stages;
     const char* result;  ///< of Run
     const char* target;
   };
   for (
-      Case c : std::vector<Case>{
+      PipelineCase c : std::vector<PipelineCase>{
           {"out", R"([{"$out": "t"}])", "", R"([{"_id": 1, "v": 10}, {"_id": 2, "v": 20}])"},
           {"merge: default", R"([{"$merge": "t"}])", "",
            R"([{"_id": 1, "v": 10, "old": true}, {"_id": 2, "v": 20}])"},

@@ -24,7 +24,7 @@ std::string Stages(BsonView plan) {
   return out;
 }
 
-std::string Json(BsonValue v) {
+std::string SqueezedJson(BsonValue v) {
   std::string text = ToRelaxedJson(v);
   std::erase(text, ' ');
   return text;
@@ -192,16 +192,17 @@ TEST_CASE("Explain shows the plan and what it did", "[plan][explain]") {
   BsonView winner = planner["winningPlan"].Document();
   CHECK(winner.First().name == "isCached");
   CHECK(Stages(winner) == "FETCH IXSCAN(a_1)");
-  CHECK(Json(winner["filter"]) == R"({"b":{"$lt":20}})");
+  CHECK(SqueezedJson(winner["filter"]) == R"({"b":{"$lt":20}})");
   BsonView scan = winner["inputStage"].Document();
-  CHECK(Json(scan.AsValue()) ==
+  CHECK(SqueezedJson(scan.AsValue()) ==
         R"({"stage":"IXSCAN","keyPattern":{"a":1},"indexName":"a_1","isMultiKey":false,)"
         R"("multiKeyPaths":{"a":[]},"isUnique":false,"isSparse":false,"isPartial":false,)"
         R"("indexVersion":2,"direction":"forward","indexBounds":{"a":["[3,3]"]}})");
   REQUIRE(planner["rejectedPlans"].Document().Count() == 1);
   BsonView rejected = planner["rejectedPlans"].Document()["0"].Document();
   CHECK(Stages(rejected) == "FETCH IXSCAN(b_-1)");
-  CHECK(Json(rejected["inputStage"].Document()["indexBounds"]) == R"({"b":["(20,-inf.0]"]})");
+  CHECK(SqueezedJson(rejected["inputStage"].Document()["indexBounds"]) ==
+        R"({"b":["(20,-inf.0]"]})");
   BsonView stats = d.view()["executionStats"].Document();
   CHECK(stats["executionSuccess"].Bool());
   CHECK(stats["nReturned"].NumberAsInt64() == 2);
@@ -335,7 +336,7 @@ TEST_CASE("Distinct values skip through an index", "[plan]") {
     Strings out;
     REQUIRE(e.value()
                 ->Run([&](BsonValue v) -> Result<void> {
-                  out.push_back(Json(v));
+                  out.push_back(SqueezedJson(v));
                   return Ok();
                 })
                 .has_value());
@@ -600,7 +601,7 @@ TEST_CASE("A tailable cursor follows a capped collection", "[plan]") {
   store.Insert(R"({"_id": 2})");
   REQUIRE(e->RestoreState(*store.op).has_value());
   CHECK(e->Next().value() == PlanExecutor::State::kAdvanced);
-  CHECK(Json(e->doc().value().AsValue()) == R"({"_id":2})");
+  CHECK(SqueezedJson(e->doc().value().AsValue()) == R"({"_id":2})");
   CHECK(e->Next().value() == PlanExecutor::State::kEof);
 }
 
@@ -636,8 +637,8 @@ TEST_CASE("Point reads", "[plan]") {
     auto n = RunPointRead(*store.storage, *store.op, o.spec, id, batch);
     batch.Done();
     REQUIRE(n.has_value());
-    CHECK(Json(BsonValue(BsonType::kArray, bytes.data(), static_cast<uint32_t>(bytes.size()))) ==
-          c.found);
+    CHECK(SqueezedJson(BsonValue(BsonType::kArray, bytes.data(),
+                                 static_cast<uint32_t>(bytes.size()))) == c.found);
   }
 }
 

@@ -23,7 +23,7 @@ Result<ProjectionPtr> Parse(Dialect dialect, BsonView spec, const MatchExpressio
   }
 }
 
-struct Row {
+struct ProjectionRow {
   Dialect dialect;
   const char *spec, *doc, *expected;
   const char* filter = "{}";
@@ -35,8 +35,8 @@ std::string Squeezed(BsonView doc) {
   return text;
 }
 
-void CheckRows(const std::vector<Row>& rows) {
-  for (const Row& row : rows) {
+void CheckProjections(const std::vector<ProjectionRow>& rows) {
+  for (const ProjectionRow& row : rows) {
     CAPTURE(row.spec, row.doc, row.filter);
     VariableScope scope;
     MatchPtr filter = ParseMatch(Json(row.filter)).value();
@@ -60,7 +60,7 @@ void CheckRows(const std::vector<Row>& rows) {
 }  // namespace
 
 TEST_CASE("Find projections: inclusion and exclusion", "[projection]") {
-  CheckRows({
+  CheckProjections({
       {kFind, "{}", "{'_id': 1, 'a': 2}", "{'_id': 1, 'a': 2}"},
       {kFind, "{'a': 1}", "{'_id': 1, 'a': 2, 'b': 3}", "{'_id': 1, 'a': 2}"},
       {kFind, "{'a': true}", "{'_id': 1, 'a': 2, 'b': 3}", "{'_id': 1, 'a': 2}"},
@@ -98,7 +98,7 @@ TEST_CASE("Find projections: inclusion and exclusion", "[projection]") {
 }
 
 TEST_CASE("Find projections: $slice, $elemMatch, positional, $meta, expressions", "[projection]") {
-  CheckRows({
+  CheckProjections({
       {kFind, "{'a': {'$slice': 2}}", "{'_id': 1, 'a': [1, 2, 3], 'b': 4}",
        "{'_id': 1, 'a': [1, 2], 'b': 4}"},
       {kFind, "{'a': {'$slice': -2}}", "{'a': [1, 2, 3]}", "{'a': [2, 3]}"},
@@ -158,7 +158,7 @@ TEST_CASE("Find projections: $slice, $elemMatch, positional, $meta, expressions"
 }
 
 TEST_CASE("$project, $addFields and $unset", "[projection]") {
-  CheckRows({
+  CheckProjections({
       {kProject, "{'a': 1}", "{'_id': 1, 'a': 2, 'b': 3}", "{'_id': 1, 'a': 2}"},
       {kProject, "{'a': 0}", "{'_id': 1, 'a': 2, 'b': 3}", "{'_id': 1, 'b': 3}"},
       {kProject, "{'a': {'b': 1, 'c': '$x'}}", "{'a': {'b': 1, 'd': 2}, 'x': 5}",

@@ -15,7 +15,7 @@ namespace {
 
 using testing::PlanJson;
 using testing::PlanStore;
-using Strings = std::vector<std::string>;
+using Lines = std::vector<std::string>;
 
 struct Dice {
   std::mt19937_64 engine;
@@ -48,7 +48,7 @@ struct Dice {
   }
 };
 
-const char* const kIndexes[] = {
+const char* const kViewIndexes[] = {
     R"({"key": {"a": 1}})",
     R"({"key": {"a": -1, "b": 1}})",
     R"({"key": {"b": 1, "c": -1}})",
@@ -58,7 +58,7 @@ const char* const kIndexes[] = {
 };
 
 void MakeIndexes(PlanStore& s) {
-  for (const char* i : kIndexes) s.CreateIndex(i);
+  for (const char* i : kViewIndexes) s.CreateIndex(i);
   IndexInfo ttl;
   ttl.key = PlanJson(R"({"t": 1})");
   ttl.fields = ParseIndexKey(ttl.key).value();
@@ -134,7 +134,7 @@ std::string RandomFilter(Dice& dice) {
 }
 
 /// What one random query answers: results without an order, and the sequence of sort keys.
-Strings Ask(PlanStore& s, uint64_t seed) {
+Lines Ask(PlanStore& s, uint64_t seed) {
   Dice dice{std::mt19937_64(seed)};
   const std::string filter = RandomFilter(dice);
   const char* sorts[] = {"{}",
@@ -159,7 +159,7 @@ Strings Ask(PlanStore& s, uint64_t seed) {
   spec.coll = s.Coll();
   spec.filter = f;
   const bool sorted = sort != "{}" && sort.find("natural") == std::string::npos;
-  Strings out;
+  Lines out;
   if (kind == 0) {
     if (!hint.empty()) spec.hint = h.view()["h"];
     auto count = MakeCountExecutor(*s.storage, *s.op, spec);
@@ -199,7 +199,7 @@ Strings Ask(PlanStore& s, uint64_t seed) {
 void CheckSame(PlanStore& through, PlanStore& committed, Dice& dice, int queries) {
   for (int i = 0; i < queries; ++i) {
     const uint64_t seed = dice.engine();
-    const Strings wanted = Ask(committed, seed), got = Ask(through, seed);
+    const Lines wanted = Ask(committed, seed), got = Ask(through, seed);
     INFO("query " << seed);
     REQUIRE(got == wanted);
   }
@@ -208,7 +208,7 @@ void CheckSame(PlanStore& through, PlanStore& committed, Dice& dice, int queries
     BsonDocument f = BuildBson([&](BsonBuilder& b) { b.Append("_id", id); });
     QuerySpec spec;
     spec.filter = f;
-    const Strings wanted = committed.Run(spec);
+    const Lines wanted = committed.Run(spec);
     CHECK(through.Run(spec) == wanted);
   }
 }
@@ -258,7 +258,7 @@ TEST_CASE("Statements of a unit see by every plan what it has changed", "[view]"
       a.op->view = std::make_shared<const ReadView>(point->View()->With(unit));
       const auto before = unit.Mark();
       const uint64_t asked = dice.engine();
-      const Strings answer = Ask(a, asked);
+      const Lines answer = Ask(a, asked);
       const bool undone = dice(3) == 0;
       const int n = 1 + dice(6);
       for (int i = 0; i < n; ++i) {

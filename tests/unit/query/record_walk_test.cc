@@ -11,17 +11,17 @@ using namespace mayfly::testing;
 
 namespace {
 
-constexpr int kDocuments = 600;
+constexpr int kWalked = 600;
 
 /// `a`: as `_id` grows; `far`: from one to the next 371 on, up and down; `few`: one value, of every
 /// twentieth document.
-void Fill(PlanStore& s) {
+void FillWalked(PlanStore& s) {
   s.CreateIndex(R"({"key": {"a": 1}})");
   s.CreateIndex(R"({"key": {"far": 1}})");
   s.CreateIndex(R"({"key": {"few": 1}})");
-  for (int i = 0; i < kDocuments; ++i)
+  for (int i = 0; i < kWalked; ++i)
     s.Insert("{\"_id\": " + std::to_string(i) + ", \"a\": " + std::to_string(i) + ", \"far\": " +
-             std::to_string(i * 131 % kDocuments) + ", \"few\": " + std::to_string(i % 20) + "}");
+             std::to_string(i * 131 % kWalked) + ", \"few\": " + std::to_string(i % 20) + "}");
 }
 
 std::vector<std::string> By(PlanStore& s, const char* index, const char* filter, const char* sort,
@@ -44,7 +44,7 @@ bool Lucky(PlanStore& s, const char* index) {
 
 TEST_CASE("Records in the order of an index are walked in both directions", "[plan]") {
   PlanStore s;
-  Fill(s);
+  FillWalked(s);
   const bool gaps = GENERATE(false, true), own_order = GENERATE(false, true);
   const int pause = GENERATE(0, 7, 101);
   CAPTURE(gaps, own_order, pause);
@@ -73,10 +73,10 @@ TEST_CASE("Records in the order of an index are walked in both directions", "[pl
 
 TEST_CASE("Records that lie apart are looked up after one walk in vain", "[plan]") {
   PlanStore s;
-  Fill(s);
+  FillWalked(s);
   // In order, with nineteen others between any two.
   const std::vector<std::string> found = By(s, "few_1", R"({"few": 3})", "{}");
-  CHECK(found.size() == kDocuments / 20);
+  CHECK(found.size() == kWalked / 20);
   CHECK(QueryState::Of(*s.storage).neighbours.Ask(s.Coll()->FindIndex("few_1")->id) ==
         Neighbours::Try::kNo);
   // Not in order: never tried.

@@ -24,7 +24,7 @@ std::string SortAll(Sorter& sorter, const std::vector<BsonDocument>& docs, const
   return text;
 }
 SortPattern Pattern(std::string_view json) {
-  return std::move(SortPattern::Parse(Json(json))).value();
+  return std::move(SortPattern::Parse(Json(std::string(json)))).value();
 }
 }  // namespace
 

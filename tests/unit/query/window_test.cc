@@ -5,7 +5,7 @@ using namespace mayfly::test;
 
 namespace {
 
-struct Case {
+struct WindowCase {
   const char* name;
   const char* documents;
   const char* stages;
@@ -17,8 +17,8 @@ constexpr char kSales[] =
         {"_id": 2, "k": "a", "t": 3, "q": 20}, {"_id": 3, "k": "a", "t": 3, "q": 1},
         {"_id": 4, "k": "b", "t": 9, "q": 7}])";
 
-void Check(const std::vector<Case>& cases, bool spill) {
-  for (const Case& c : cases) {
+void Check(const std::vector<WindowCase>& cases, bool spill) {
+  for (const WindowCase& c : cases) {
     INFO(c.name);
     Runner r;
     r.env.Insert("c", c.documents);
@@ -30,7 +30,7 @@ void Check(const std::vector<Case>& cases, bool spill) {
 }  // namespace
 
 TEST_CASE("Window functions see the documents of their window", "[pipeline][window]") {
-  const std::vector<Case> cases = {
+  const std::vector<WindowCase> cases = {
       {"the whole partition", kSales,
        R"([{"$setWindowFields": {"partitionBy": "$k", "output": {"s": {"$sum": "$q"}}}}, {"$project": {"s": 1}}])",
        R"([{"_id": 0, "s": 31}, {"_id": 2, "s": 31}, {"_id": 3, "s": 31}, {"_id": 1, "s": 12}, {"_id": 4, "s": 12}])"},
@@ -108,7 +108,7 @@ TEST_CASE("Window functions see the documents of their window", "[pipeline][wind
 }
 
 TEST_CASE("$fill fills what is null or missing", "[pipeline][window]") {
-  const std::vector<Case> cases = {
+  const std::vector<WindowCase> cases = {
       {"with a value", R"([{"_id": 1, "a": 5}, {"_id": 2}, {"_id": 3, "a": null}])",
        R"([{"$fill": {"output": {"a": {"value": {"$add": ["$_id", 10]}}}}}])",
        R"([{"_id": 1, "a": 5}, {"_id": 2, "a": 12}, {"_id": 3, "a": 13}])"},
@@ -129,7 +129,7 @@ TEST_CASE("$fill fills what is null or missing", "[pipeline][window]") {
 }
 
 TEST_CASE("$densify adds what is missing in a sequence", "[pipeline][window]") {
-  const std::vector<Case> cases = {
+  const std::vector<WindowCase> cases = {
       {"over all", R"([{"_id": 1, "v": 1}, {"_id": 2, "v": 4}, {"_id": 3, "v": 4}, {"_id": 4}])",
        R"([{"$densify": {"field": "v", "range": {"step": 1, "bounds": "full"}}}])",
        R"([{"_id": 4}, {"_id": 1, "v": 1}, {"v": 2}, {"v": 3}, {"_id": 2, "v": 4}, {"_id": 3, "v": 4}])"},

@@ -12,10 +12,10 @@ constexpr int64_t kInterval = 100;
 uint64_t At(int64_t seconds, uint32_t n = 1) { return static_cast<uint64_t>(seconds) << 32 | n; }
 
 /// Keys of a set whose first primary began at 1,000.
-struct Kept {
+struct KeptKeys {
   TimeKeys keys;
   std::string stored;
-  Kept() { Renew(1000); }
+  KeptKeys() { Renew(1000); }
   /// Whether there was something to do.
   bool Renew(int64_t seconds) {
     auto renewed = keys.Renewed(seconds, kInterval).value();
@@ -36,7 +36,7 @@ ErrorCode CodeOf(const Result<void>& r) { return r ? ErrorCode::kOk : r.error().
 }  // namespace
 
 TEST_CASE("A time is believed with its own signature alone", "[time_keys]") {
-  Kept k;
+  KeptKeys k;
   const TimeSignature s = k.Sign(At(1010));
   CHECK(s.key_id > 0);
   CHECK(k.keys.Check(At(1010), s.view(), s.key_id));
@@ -59,13 +59,13 @@ TEST_CASE("A time is believed with its own signature alone", "[time_keys]") {
   std::thread([&] { CHECK(other.Sign(At(1010), &there)); }).join();
   CHECK(there.hash == s.hash);
   // A set of its own has its own keys, also on a thread that has just signed with others.
-  Kept stranger;
+  KeptKeys stranger;
   CHECK(stranger.Sign(At(1010)).hash != s.hash);
   CHECK_FALSE(stranger.keys.Check(At(1010), s.view(), s.key_id));
 }
 
 TEST_CASE("The next key is there before it is used, and old ones go", "[time_keys]") {
-  Kept k;
+  KeptKeys k;
   const TimeSignature first = k.Sign(At(1050));
   CHECK(k.Sign(At(1099)).key_id == first.key_id);
   const int64_t second = k.Sign(At(1100)).key_id;
@@ -90,7 +90,7 @@ TEST_CASE("The next key is there before it is used, and old ones go", "[time_key
 }
 
 TEST_CASE("Stored keys that cannot be read change nothing", "[time_keys]") {
-  Kept k;
+  KeptKeys k;
   const TimeSignature s = k.Sign(At(1010));
   const std::string good = k.stored;
   for (size_t n = 0; n < good.size(); ++n)

@@ -30,8 +30,6 @@ void AddLarge(TestServer& server) {
        }});
 }
 
-constexpr std::string_view kPing = R"({"ping": 1, "$db": "admin"})";
-
 std::string LongPing(size_t bytes) {
   return RawClient::Message(R"({"ping": 1, "comment": ")" + std::string(bytes, 'x') +
                             R"(", "$db": "admin"})");

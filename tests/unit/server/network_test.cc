@@ -16,8 +16,6 @@ using namespace mayfly::test;
 
 namespace {
 
-constexpr std::string_view kPing = R"({"ping": 1, "$db": "admin"})";
-
 /// testBusy {micros}: keeps the thread it runs on busy for so much of the processor.
 Result<void> Busy(CommandContext&, const CommandRequest& req, BsonBuilder&) {
   ArgReader in(req);

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "protocol/bson_builder.h"
@@ -25,6 +26,8 @@
 #include "tests/unit/patience.h"
 
 namespace mayfly::test {
+
+inline constexpr std::string_view kPing = R"({"ping": 1, "$db": "admin"})";
 
 /// Waits for a condition that another thread brings about; fails after a minute. It polls, because
 /// conditions are counters and states of a server, which wakes nobody when they change.

@@ -11,10 +11,9 @@
 #include "storage/kv/rocks_kv.h"
 #include "storage/storage.h"
 #include "tests/unit/scratch_dir.h"
+#include "tests/unit/storage/short_forms.h"
 
 namespace mayfly::testing {
-
-inline BsonDocument Json(std::string_view text) { return ParseJson(text).value(); }
 
 /// A filter that storage's tests can compile: {f: v, …}, each by equal bytes; {f: {$exists: true}}.
 class EqualFilter final : public RecordFilter {

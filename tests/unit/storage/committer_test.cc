@@ -10,7 +10,7 @@ using testing::TestCollection;
 using testing::TestStore;
 
 namespace {
-BsonDocument Doc(int i) {
+BsonDocument NumberedDoc(int i) {
   return BuildBson([&](BsonBuilder& b) { b.Append("_id", i); });
 }
 }  // namespace
@@ -20,7 +20,7 @@ TEST_CASE("A done function may submit the next unit; many take turns as leader",
   TestCollection c;
   constexpr int kChains = 4, kLength = 50;
   std::vector<BsonDocument> docs;
-  for (int i = 0; i < kChains * kLength; ++i) docs.push_back(Doc(i));
+  for (int i = 0; i < kChains * kLength; ++i) docs.push_back(NumberedDoc(i));
   std::mutex m;
   std::condition_variable cv;
   int finished = 0, failed = 0;
@@ -49,7 +49,7 @@ TEST_CASE("Unjournaled commits are done before Submit returns when nobody else c
           "[commit]") {
   TestStore s;
   TestCollection c;
-  BsonDocument d = Doc(1);
+  BsonDocument d = NumberedDoc(1);
   WriteUnit u = s.Unit();
   REQUIRE(u.Insert(*c, d));
   bool done = false;
@@ -100,7 +100,7 @@ TEST_CASE("Large units are written by another thread than their client's, betwee
 TEST_CASE("Locks are free once the unit is visible, before its journal sync", "[commit]") {
   TestStore s;
   TestCollection c;
-  BsonDocument d = Doc(1), e = Json(R"({"_id": 1, "a": 2})");
+  BsonDocument d = NumberedDoc(1), e = Json(R"({"_id": 1, "a": 2})");
   WriteUnit u = s.Unit();
   REQUIRE(u.Insert(*c, d));
   std::mutex m;

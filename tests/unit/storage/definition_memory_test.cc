@@ -14,7 +14,7 @@ struct Limit {
   ~Limit() { DefinitionLimit() = 0; }
 };
 
-BsonDocument Text(size_t bytes) {
+BsonDocument TextDoc(size_t bytes) {
   return BuildBson([&](BsonBuilder& b) { b.Append("a", std::string(bytes, 'x')); });
 }
 
@@ -22,21 +22,16 @@ CollectionInfo WithOptions(std::string name, size_t bytes) {
   CollectionInfo c;
   c.db = "db";
   c.name = std::move(name);
-  c.options = Text(bytes);
+  c.options = TextDoc(bytes);
   return c;
 }
 
 IndexInfo Partial(const std::string& field, size_t bytes) {
   IndexInfo i = Spec(R"({"key": {")" + field + R"(": 1}})");
   i.has_partial_filter = true;
-  i.partial_filter = Text(bytes);
+  i.partial_filter = TextDoc(bytes);
   i.filter = CompileEqualFilter(i.partial_filter, true).value();
   return i;
-}
-
-template <class T>
-ErrorCode CodeOf(const Result<T>& r) {
-  return r ? ErrorCode::kOk : r.error().code;
 }
 
 }  // namespace
@@ -54,13 +49,13 @@ TEST_CASE("what defines collections is limited together, of each kind", "[defini
   view.name = "view";
   view.kind = CollectionKind::kView;
   view.view_on = "first";
-  view.view_pipeline = Text(600'000);
+  view.view_pipeline = TextDoc(600'000);
   CHECK(CodeOf(catalog.Create(*s.op, view)) == ErrorCode::kExceededMemoryLimit);
   const CollectionInfoPtr small = s.Make("small");
   CHECK(CodeOf(catalog.CreateIndexes(*s.op, *small, {Partial("a", 600'000)})) ==
         ErrorCode::kExceededMemoryLimit);
   CHECK(CodeOf(catalog.Modify(*s.op, *small, [](CollectionInfo& c) -> Result<void> {
-          c.validator = Text(600'000);
+          c.validator = TextDoc(600'000);
           return Ok();
         })) == ErrorCode::kExceededMemoryLimit);
   CHECK(s.Coll("options") == nullptr);
@@ -89,7 +84,7 @@ TEST_CASE("what was accepted opens again, and a full catalog can be made smaller
   CHECK(CodeOf(s.catalog().GetOrCreate(*s.op, "db", "other")) == ErrorCode::kExceededMemoryLimit);
   auto shrink_to = [&](size_t bytes) {
     return CodeOf(s.catalog().Modify(*s.op, *s.Coll(), [&](CollectionInfo& c) -> Result<void> {
-      c.options = Text(bytes);
+      c.options = TextDoc(bytes);
       return Ok();
     }));
   };

@@ -40,12 +40,12 @@ std::set<std::string> FilesWith(const std::string& directory, std::string_view t
   return out;
 }
 
-std::unique_ptr<KvStore> MustOpen(const std::string& path, const KvEnginePtr& engine) {
+std::unique_ptr<KvStore> OpenWith(const std::string& path, const KvEnginePtr& engine) {
   auto kv = engine->Open({.path = path, .cache_bytes = 16 << 20, .log = {}});
   if (!kv) FAIL(kv.error().message);
   return std::move(kv.value());
 }
-void PutOne(KvStore& kv, const std::string& key, std::string_view value) {
+void PutRecord(KvStore& kv, const std::string& key, std::string_view value) {
   auto b = kv.NewBatch();
   b->Put(Keyspace::kRecords, key, value);
   REQUIRE(kv.Write(*b, false));
@@ -79,7 +79,7 @@ struct EncryptedStore : TestStore {
   FileCiphersPtr ciphers = MakeCiphers();
 };
 
-std::string Doc(int i) {
+std::string SecretDoc(int i) {
   return R"({"_id": )" + std::to_string(i) + R"(, "a": ")" + std::string(kCanary) +
          std::to_string(i) + "\"}";
 }
@@ -90,10 +90,10 @@ TEST_CASE("Nothing that is stored is in the files of an encrypted store", "[encr
   const bool encrypted = GENERATE(false, true);
   ScratchDir dir;
   const KvEnginePtr engine = MakeRocksEngine(nullptr, encrypted ? MakeCiphers() : FileCiphersPtr());
-  auto kv = MustOpen(dir.path(), engine);
-  for (int i = 0; i < 100; ++i) PutOne(*kv, std::string(kCanary) + std::to_string(i), kCanary);
+  auto kv = OpenWith(dir.path(), engine);
+  for (int i = 0; i < 100; ++i) PutRecord(*kv, std::string(kCanary) + std::to_string(i), kCanary);
   REQUIRE(kv->Flush());
-  PutOne(*kv, std::string(kCanary) + "log", kCanary);
+  PutRecord(*kv, std::string(kCanary) + "log", kCanary);
   REQUIRE(kv->SyncWal());
   std::set<std::string> seen = FilesWith(dir.path(), kCanary);
   REQUIRE(kv->Checkpoint(dir.path() + "/copy"));
@@ -118,7 +118,7 @@ TEST_CASE("Nothing that is stored is in the files of an encrypted store", "[encr
   }
   CHECK(files >= 5);
   CHECK(beginnings.size() == files);
-  auto copy = MustOpen(dir.path() + "/copy", engine);
+  auto copy = OpenWith(dir.path() + "/copy", engine);
   CHECK(Has(*copy, std::string(kCanary) + "log"));
 }
 
@@ -129,9 +129,9 @@ TEST_CASE("An encrypted store has what was acknowledged after a crash", "[encryp
   int n = 0;
   for (int round = 0; round < 5; ++round) {
     // Syncs open the log's file again, and so does the start that cuts its end.
-    for (int i = 0; i < 20; ++i, ++n) REQUIRE(s.Insert(c, Json(Doc(n)), {}, i % 7 == 0));
+    for (int i = 0; i < 20; ++i, ++n) REQUIRE(s.Insert(c, Json(SecretDoc(n)), {}, i % 7 == 0));
     if (round % 2 == 1) REQUIRE(s.storage->kv().Flush());
-    for (int i = 0; i < 20; ++i, ++n) REQUIRE(s.Insert(c, Json(Doc(n)), {}, i % 7 == 0));
+    for (int i = 0; i < 20; ++i, ++n) REQUIRE(s.Insert(c, Json(SecretDoc(n)), {}, i % 7 == 0));
     s.Crash(false);
     REQUIRE(s.Scan(c).size() == static_cast<size_t>(n));
     REQUIRE(s.ScanIndex(c, a).size() == static_cast<size_t>(n));
@@ -145,7 +145,7 @@ TEST_CASE("An encrypted store has what was journaled after a loss of power", "[e
   TestCollection c;
   size_t least = 0;
   for (int round = 0; round < 5; ++round) {
-    for (int i = 0; i < 10; ++i) REQUIRE(s.Insert(c, Json(Doc(round * 100 + i)), {}, i == 6));
+    for (int i = 0; i < 10; ++i) REQUIRE(s.Insert(c, Json(SecretDoc(round * 100 + i)), {}, i == 6));
     least += 7;
     s.Crash(true);
     const size_t n = s.Scan(c).size();
@@ -157,17 +157,17 @@ TEST_CASE("An encrypted store has what was journaled after a loss of power", "[e
 TEST_CASE("A full disk under an encrypted store", "[encryption]") {
   EncryptedStore s;
   TestCollection c;
-  for (int i = 0; i < 20; ++i) REQUIRE(s.Insert(c, Doc(i)));
+  for (int i = 0; i < 20; ++i) REQUIRE(s.Insert(c, SecretDoc(i)));
   s.disk->SetFreeBytes(50);
-  auto refused = s.Insert(c, Doc(20));
+  auto refused = s.Insert(c, SecretDoc(20));
   REQUIRE(!refused);
   CHECK(refused.error().code == ErrorCode::kOutOfDiskSpace);
   s.disk->SetFreeBytes({});
-  Result<void> r = s.Insert(c, Doc(30));
+  Result<void> r = s.Insert(c, SecretDoc(30));
   while (!r) {  // the store notices soon
     REQUIRE(r.error().code == ErrorCode::kOutOfDiskSpace);
     std::this_thread::yield();
-    r = s.Insert(c, Doc(30));
+    r = s.Insert(c, SecretDoc(30));
   }
   s.Crash(false);
   CHECK(s.Scan(c).size() == 21);
@@ -177,8 +177,8 @@ TEST_CASE("A log that the process died before its prefix was whole is empty", "[
   ScratchDir dir;
   const KvEnginePtr engine = MakeRocksEngine(nullptr, MakeCiphers());
   {
-    auto kv = MustOpen(dir.path(), engine);
-    PutOne(*kv, "k", "v");
+    auto kv = OpenWith(dir.path(), engine);
+    PutRecord(*kv, "k", "v");
   }
   std::string last;
   for (const auto& f : fs::directory_iterator(dir.path()))
@@ -190,20 +190,20 @@ TEST_CASE("A log that the process died before its prefix was whole is empty", "[
   CAPTURE(size);
   std::ofstream(log, std::ios::binary) << std::string(size, '\0');
   {
-    auto kv = MustOpen(dir.path(), engine);
+    auto kv = OpenWith(dir.path(), engine);
     CHECK(Has(*kv, "k"));
-    PutOne(*kv, "after", "v");
+    PutRecord(*kv, "after", "v");
     REQUIRE(kv->SyncWal());
   }
-  CHECK(Has(*MustOpen(dir.path(), engine), "after"));
+  CHECK(Has(*OpenWith(dir.path(), engine), "after"));
 }
 
 TEST_CASE("Other keys open nothing of an encrypted store, and change nothing", "[encryption]") {
   ScratchDir dir;
   const KvEnginePtr engine = MakeRocksEngine(nullptr, MakeCiphers());
   {
-    auto kv = MustOpen(dir.path(), engine);
-    PutOne(*kv, "k", "v");
+    auto kv = OpenWith(dir.path(), engine);
+    PutRecord(*kv, "k", "v");
     REQUIRE(kv->Flush());
   }
   for (const KvEnginePtr& other : {MakeRocksEngine(nullptr, MakeCiphers()), MakeRocksEngine()}) {
@@ -212,7 +212,7 @@ TEST_CASE("Other keys open nothing of an encrypted store, and change nothing", "
     CHECK_THAT(opened.error().message, Catch::Contains(dir.path()));
   }
   CHECK(engine->FileNamedByRoot(dir.path()).starts_with("MANIFEST-"));
-  CHECK(Has(*MustOpen(dir.path(), engine), "k"));
+  CHECK(Has(*OpenWith(dir.path(), engine), "k"));
 }
 
 TEST_CASE("Files of a store are read and written in its own bytes", "[encryption]") {

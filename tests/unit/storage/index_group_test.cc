@@ -17,7 +17,7 @@ using testing::ScratchDir;
 namespace {
 
 constexpr Keyspace kSpace = Keyspace::kIndexes;
-using Model = std::map<std::string, std::string>;
+using GroupModel = std::map<std::string, std::string>;
 
 std::unique_ptr<KvStore> OpenGrouped(const std::string& path, KvGroupSize group) {
   KvOptions o;
@@ -73,7 +73,7 @@ std::string Behind(std::string front) {
   return front;
 }
 
-std::string Expected(const Model& model, const KvIterOptions& o, bool backward) {
+std::string Expected(const GroupModel& model, const KvIterOptions& o, bool backward) {
   std::vector<std::string> keys;
   for (auto it = model.lower_bound(o.lower);
        it != model.end() && (o.upper.empty() || it->first < o.upper); ++it)
@@ -91,7 +91,7 @@ std::string Walk(KvIterator& it, bool backward) {
   return all;
 }
 
-void ChangeAtRandom(KvStore& kv, GroupEntries& entries, Model& model) {
+void ChangeAtRandom(KvStore& kv, GroupEntries& entries, GroupModel& model) {
   auto b = kv.NewBatch();
   for (int i = entries.Pick(20); i >= 0; --i) {
     const int kind = entries.Pick(100);
@@ -131,7 +131,7 @@ KvIterOptions AnyBounds(GroupEntries& entries) {
   return o;
 }
 
-void CompareWalks(KvStore& kv, GroupEntries& entries, const Model& model) {
+void CompareWalks(KvStore& kv, GroupEntries& entries, const GroupModel& model) {
   KvIterOptions o = AnyBounds(entries);
   CAPTURE(o.lower, o.upper, o.forward);
   auto it = kv.NewIterator(kSpace, o);
@@ -155,7 +155,7 @@ TEST_CASE("Look-ups by value find through filters what walks without them find",
   // Half of the runs begin with files of a store that knew no groups.
   auto kv = OpenGrouped(dir.path(), seed % 2 == 0 ? nullptr : IndexGroupSize);
   GroupEntries entries(seed);
-  Model model;
+  GroupModel model;
   for (int round = 0; round < 400; ++round) {
     ChangeAtRandom(*kv, entries, model);
     for (int i = 0; i < 8; ++i) CompareWalks(*kv, entries, model);
@@ -172,10 +172,10 @@ TEST_CASE("A look-up by value at a snapshot sees what was there then", "[kv][gro
   ScratchDir dir;
   auto kv = OpenGrouped(dir.path(), IndexGroupSize);
   GroupEntries entries(77);
-  Model model;
+  GroupModel model;
   for (int round = 0; round < 40; ++round) {
     ChangeAtRandom(*kv, entries, model);
-    const Model then = model;
+    const GroupModel then = model;
     KvSnapshotPtr snapshot = kv->Snapshot();
     ChangeAtRandom(*kv, entries, model);
     if (round % 5 == 0) REQUIRE(kv->Flush(kSpace));

@@ -8,7 +8,7 @@ using namespace mayfly;
 
 namespace {
 
-std::string Key(uint32_t n) {
+std::string NumberKey(uint32_t n) {
   std::string k;
   for (int shift = 24; shift >= 0; shift -= 8) k.push_back(static_cast<char>(n >> shift));
   return k;
@@ -18,18 +18,18 @@ std::string Key(uint32_t n) {
 
 TEST_CASE("Keys that grow are in order after a few, random ones hardly ever", "[kv]") {
   KeyStreams s;
-  for (uint32_t i = 0; i < 6; ++i) CHECK_FALSE(s.InOrder(1, Key(i)));
-  for (uint32_t i = 6; i < 100; ++i) CHECK(s.InOrder(1, Key(i)));
+  for (uint32_t i = 0; i < 6; ++i) CHECK_FALSE(s.InOrder(1, NumberKey(i)));
+  for (uint32_t i = 6; i < 100; ++i) CHECK(s.InOrder(1, NumberKey(i)));
   // One that comes late does not end it at once.
-  s.InOrder(1, Key(90));
-  CHECK(s.InOrder(1, Key(101)));
+  s.InOrder(1, NumberKey(90));
+  CHECK(s.InOrder(1, NumberKey(101)));
   std::mt19937 random(7);
   int in_order = 0;
-  for (int i = 0; i < 10'000; ++i) in_order += s.InOrder(2, Key(random()));
+  for (int i = 0; i < 10'000; ++i) in_order += s.InOrder(2, NumberKey(random()));
   CHECK(in_order < 300);
   // Where they fall they are not, and another stream's keys say nothing of this one's.
-  for (uint32_t i = 100; i > 0; --i) CHECK_FALSE(s.InOrder(3, Key(i)));
-  CHECK(s.InOrder(1, Key(102)));
+  for (uint32_t i = 100; i > 0; --i) CHECK_FALSE(s.InOrder(3, NumberKey(i)));
+  CHECK(s.InOrder(1, NumberKey(102)));
 }
 
 TEST_CASE("The same key again and again is in order; long keys by their beginning", "[kv]") {

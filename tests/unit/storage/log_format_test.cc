@@ -80,7 +80,7 @@ TEST_CASE("What is no replacement is a diff, however small the document", "[repl
         J(R"({"d":{"a":false},"i":{"b":"something else entirely"}})").view().bytes());
 }
 
-std::string Text(std::string_view json) { return ToRelaxedJson(J(json).view().AsValue()); }
+std::string JsonText(std::string_view json) { return ToRelaxedJson(J(json).view().AsValue()); }
 
 TEST_CASE("Diffs of other servers", "[replication]") {
   const BsonDocument before = J(R"({"_id":1,"a":{"b":1},"l":[1,2,3],"z":1})");
@@ -90,14 +90,14 @@ TEST_CASE("Diffs of other servers", "[replication]") {
     return done ? ToRelaxedJson(BsonView(out).AsValue())
                 : "error " + std::to_string(static_cast<int>(done.error().code));
   };
-  CHECK(apply(R"({})") == Text(R"({"_id":1,"a":{"b":1},"l":[1,2,3],"z":1})"));
+  CHECK(apply(R"({})") == JsonText(R"({"_id":1,"a":{"b":1},"l":[1,2,3],"z":1})"));
   CHECK(apply(R"({"u":{"new":5,"z":2}})") ==
-        Text(R"({"_id":1,"a":{"b":1},"l":[1,2,3],"z":2,"new":5})"));
-  CHECK(apply(R"({"i":{"a":7}})") == Text(R"({"_id":1,"l":[1,2,3],"z":1,"a":7})"));
+        JsonText(R"({"_id":1,"a":{"b":1},"l":[1,2,3],"z":2,"new":5})"));
+  CHECK(apply(R"({"i":{"a":7}})") == JsonText(R"({"_id":1,"l":[1,2,3],"z":1,"a":7})"));
   CHECK(apply(R"({"sl":{"a":true,"u5":6}})") ==
-        Text(R"({"_id":1,"a":{"b":1},"l":[1,2,3,null,null,6],"z":1})"));
+        JsonText(R"({"_id":1,"a":{"b":1},"l":[1,2,3,null,null,6],"z":1})"));
   CHECK(apply(R"({"sl":{"a":true,"l":2,"u0":9}})") ==
-        Text(R"({"_id":1,"a":{"b":1},"l":[9,2],"z":1})"));
+        JsonText(R"({"_id":1,"a":{"b":1},"l":[9,2],"z":1})"));
   // What is no diff, or does not fit the document.
   for (const char* diff :
        {R"({"x":{}})", R"({"u":1})", R"({"sa":1})", R"({"sl":{"a":true,"l":-1}})",
@@ -112,10 +112,10 @@ TEST_CASE("Diffs of other servers", "[replication]") {
        {R"({"sz":{"u":{"b":1}}})", R"({"snone":{"u":{"b":1}}})", R"({"sa":{"a":true,"u0":1}})",
         R"({"sl":{"a":true,"s0":{"u":{"x":1}}}})"}) {
     CAPTURE(diff);
-    CHECK(apply(diff) == Text(R"({"_id":1,"a":{"b":1},"l":[1,2,3],"z":1})"));
+    CHECK(apply(diff) == JsonText(R"({"_id":1,"a":{"b":1},"l":[1,2,3],"z":1})"));
   }
   CHECK(apply(R"({"sl":{"a":true,"s4":{"u":{"x":1}}}})") ==
-        Text(R"({"_id":1,"a":{"b":1},"l":[1,2,3,null,null],"z":1})"));
+        JsonText(R"({"_id":1,"a":{"b":1},"l":[1,2,3,null,null],"z":1})"));
 }
 
 TEST_CASE("A damaged entry of the log is an error wherever it ends", "[replication]") {

@@ -21,7 +21,7 @@ namespace {
 constexpr int kWriters = 4, kSteps = 1500;
 constexpr std::array kSpaces = {Keyspace::kRecords, Keyspace::kIndexes, Keyspace::kExpiry,
                                 Keyspace::kOplog};
-using Model = std::array<std::map<std::string, std::string>, kKeyspaceCount>;
+using HintModel = std::array<std::map<std::string, std::string>, kKeyspaceCount>;
 
 std::unique_ptr<KvStore> Opened(const std::string& path) {
   KvOptions o;
@@ -71,7 +71,7 @@ class Writer {
     return {0, 0, static_cast<char>(number_), static_cast<char>(stream)};
   }
   std::string Counter() const { return "counters/" + std::to_string(number_); }
-  const Model& model() const { return model_; }
+  const HintModel& model() const { return model_; }
 
  private:
   static std::string Number(uint32_t n) {
@@ -131,7 +131,7 @@ class Writer {
   const int number_;
   std::mt19937 random_;
   std::unique_ptr<KvBatch> batch_;
-  Model model_;
+  HintModel model_;
   int step_ = 0;
   uint32_t next_ = 1;
 };
@@ -166,9 +166,9 @@ void FlushAndRead(KvStore& kv, const std::vector<std::unique_ptr<Writer>>& write
 
 void CheckAll(KvStore& kv, const std::vector<std::unique_ptr<Writer>>& writers) {
   for (int i = 0; i < kKeyspaceCount; ++i) {
-    Model::value_type expected;
+    HintModel::value_type expected;
     for (const auto& w : writers) expected.insert(w->model()[i].begin(), w->model()[i].end());
-    Model::value_type found;
+    HintModel::value_type found;
     auto it = kv.NewIterator(static_cast<Keyspace>(i), {});
     for (it->SeekToFirst(); it->Valid(); it->Next())
       found.emplace(std::string(it->key()), std::string(it->value()));

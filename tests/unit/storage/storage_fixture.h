@@ -11,10 +11,9 @@
 #include "storage/storage.h"
 #include "storage/write/write_unit_impl.h"
 #include "tests/unit/scratch_dir.h"
+#include "tests/unit/storage/short_forms.h"
 
 namespace mayfly::testing {
-
-inline BsonDocument Json(std::string_view text) { return ParseJson(text).value(); }
 
 /// Extended JSON without any space (the documents of these tests have none in strings).
 template <class T>

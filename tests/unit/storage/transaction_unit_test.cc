@@ -77,8 +77,6 @@ Values All(CatalogStore& s, const CollectionInfoPtr& c, const ReadView& view) {
   }
 }
 
-ErrorCode CodeOf(const Result<void>& r) { return r ? ErrorCode::kOk : r.error().code; }
-
 Result<void> CommitOf(CatalogStore& s, Txn& t) {
   Operation op(s.clock);
   MAYFLY_TRY(PrepareTransactionCommit(*s.storage, t.unit, op));

@@ -79,7 +79,7 @@ TEST_CASE("What is stored begins with its _id and is no larger than a document m
 namespace {
 
 /// A partial filter in the middle of which its operation is killed: it says "does not match".
-class KilledFilter final : public RecordFilter {
+class KillingFilter final : public RecordFilter {
  public:
   bool Matches(BsonView doc) const override {
     if (!doc.Has("kill") || FilteringFor::Asked() == nullptr) return doc.Has("a");
@@ -98,7 +98,7 @@ TEST_CASE("A partial filter that is interrupted ends the write", "[write]") {
   {
     auto& i = const_cast<IndexInfo&>(*partial);
     i.has_partial_filter = true;
-    i.filter = std::make_shared<KilledFilter>();
+    i.filter = std::make_shared<KillingFilter>();
   }
   auto interrupted = [&](auto r) {
     s.op->kill_code = 0;

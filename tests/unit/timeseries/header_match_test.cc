@@ -12,7 +12,7 @@ using namespace mayfly;
 
 namespace {
 
-const SeriesFields kFields{"t", "m"};
+const SeriesFields kMatchFields{"t", "m"};
 
 struct Condition {
   HeaderCondition condition;
@@ -27,7 +27,7 @@ constexpr Condition kConditions[] = {
 
 BucketHeader HeaderOf(const std::vector<BsonDocument>& points) {
   const std::vector<BsonView> views(points.begin(), points.end());
-  auto bucket = SealBucket(views, kFields, {}, Instant{0});
+  auto bucket = SealBucket(views, kMatchFields, {}, Instant{0});
   REQUIRE(bucket.has_value());
   auto header = BucketHeader::Decode(bucket.value().header);
   REQUIRE(header.has_value());
@@ -39,7 +39,7 @@ bool May(const std::vector<const char*>& points, const char* path, HeaderConditi
   std::vector<BsonDocument> docs;
   for (const char* p : points) docs.push_back(Json(p));
   const BsonDocument o = Json(operand);
-  return MayMatch(HeaderOf(docs), kFields, path, c, o.view()["v"], collated);
+  return MayMatch(HeaderOf(docs), kMatchFields, path, c, o.view()["v"], collated);
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ TEST_CASE("Headers never exclude what the filter finds", "[bucket]") {
       auto parsed = ParseMatch(filter);
       if (!parsed.has_value()) continue;  // $ne of a pattern and the like
       ++asked;
-      if (MayMatch(header, kFields, path, c.condition, v)) continue;
+      if (MayMatch(header, kMatchFields, path, c.condition, v)) continue;
       ++excluded;
       for (const auto& p : points) {
         if (!parsed.value()->Matches(p).value()) continue;

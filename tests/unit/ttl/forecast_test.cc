@@ -15,12 +15,12 @@ using namespace mayfly::testing;
 
 namespace {
 
-constexpr int64_t kStart = 1'900'000'000'000;
+constexpr int64_t kForecastStart = 1'900'000'000'000;
 
 struct Forecasting : CatalogStore {
   Forecasting() {
     clock.Freeze(true);  // first: no millisecond passes in between
-    clock.Set({kStart});
+    clock.Set({kForecastStart});
     op = std::make_unique<Operation>(clock);
   }
   std::vector<TtlRule> Rules(std::string_view name = "c") {
@@ -83,7 +83,7 @@ TEST_CASE("A small collection is forecast exactly: bounds belong to the earlier 
   const std::vector<int64_t> offsets = {-1000, 0, 1, 60'000, 60'001, 120'000, 120'001};
   f.Fill(8, [&](int64_t i) -> std::optional<int64_t> {
     if (i == 7) return {};
-    return kStart - 10'000 + offsets[static_cast<size_t>(i)];
+    return kForecastStart - 10'000 + offsets[static_cast<size_t>(i)];
   });
   auto r = MakeForecast(*f.storage, *f.op, f.Coll(), f.Rules(), {120, 2}, nullptr);
   REQUIRE(r);
@@ -164,9 +164,9 @@ TEST_CASE("A large index is estimated within the error that is stated", "[ttl]")
   // A burst of 40% in one millisecond, a trickle over the day, a tail beyond, and some without.
   f.Fill(kDocuments, [](int64_t i) -> std::optional<int64_t> {
     const int64_t scattered = i * 7'919 % kDocuments;
-    if (i % 10 < 4) return kStart + 3'600'000 / 2;
-    if (i % 10 < 8) return kStart + 1 + scattered * 86'400'000 / kDocuments;
-    if (i % 10 < 9) return kStart + 200'000'000 + scattered;
+    if (i % 10 < 4) return kForecastStart + 3'600'000 / 2;
+    if (i % 10 < 8) return kForecastStart + 1 + scattered * 86'400'000 / kDocuments;
+    if (i % 10 < 9) return kForecastStart + 200'000'000 + scattered;
     return {};
   });
   const bool flushed = GENERATE(false, true);
@@ -230,7 +230,7 @@ TEST_CASE("Reasons why documents never expire, by type and place", "[ttl]") {
 TEST_CASE("A census is interrupted", "[ttl]") {
   Forecasting f;
   f.Index(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
-  f.Fill(100, [](int64_t) { return std::optional<int64_t>(kStart); });
+  f.Fill(100, [](int64_t) { return std::optional<int64_t>(kForecastStart); });
   f.op->kill_code = static_cast<int32_t>(ErrorCode::kInterrupted);
   auto c = TakeCensus(*f.storage, *f.op, f.Rules()[0], 1);
   REQUIRE_FALSE(c);

@@ -9,7 +9,7 @@ using namespace mayfly::testing;
 
 namespace {
 
-constexpr int64_t kStart = 1'900'000'000'000;
+constexpr int64_t kControlsStart = 1'900'000'000'000;
 
 struct Controlled : CatalogStore {
   std::unique_ptr<TtlControls> controls;
@@ -17,7 +17,7 @@ struct Controlled : CatalogStore {
 
   Controlled() {
     clock.Freeze(true);  // first: no millisecond passes in between
-    clock.Set({kStart});
+    clock.Set({kControlsStart});
     Fresh();
     REQUIRE(catalog().CreateIndexes(*op, *Make(),
                                     {Spec(R"({"key": {"at": 1}, "expireAfterSeconds": 0})"),
@@ -51,7 +51,7 @@ struct Controlled : CatalogStore {
   TtlScope Scope(TtlScope::Level level, std::string rule = {}) {
     return {level, "db", Coll()->uuid, std::move(rule)};
   }
-  TtlStanding State(std::string_view index, int64_t at = kStart) {
+  TtlStanding State(std::string_view index, int64_t at = kControlsStart) {
     return controls->StateOf(Rule(index), {at});
   }
   TtlHold HoldOf(std::string_view filter, std::optional<Instant> until = {}) {
@@ -61,7 +61,7 @@ struct Controlled : CatalogStore {
     h.uuid = Coll()->uuid;
     h.filter = Json(filter);
     h.matches = CompileEqualFilter(h.filter, false).value();
-    h.since = {kStart};
+    h.since = {kControlsStart};
     h.until = until;
     h.reason = "because";
     return h;
@@ -84,43 +84,48 @@ TEST_CASE("A pause covers its scope, until its end", "[ttl]") {
                  {L::kCollection, "", kPaused, kPaused},
                  {L::kRule, "at_1", kPaused, kActive}}) {
     CAPTURE(static_cast<int>(x.level));
-    REQUIRE(c.controls->Pause(*c.op, {c.Scope(x.level, x.rule), {kStart}, Instant{kStart + 1000}}));
+    REQUIRE(c.controls->Pause(
+        *c.op, {c.Scope(x.level, x.rule), {kControlsStart}, Instant{kControlsStart + 1000}}));
     CHECK(c.State("at_1") == x.at);
     CHECK(c.State("b_1") == x.b);
-    CHECK(c.State("at_1", kStart + 999) == x.at);
-    CHECK(c.State("at_1", kStart + 1000) == kActive);
-    CHECK(c.controls->MayReapFrom(c.Rule("at_1"), {kStart}).millis == kStart + 1000);
-    CHECK(c.controls->PausedAbove(c.Scope(L::kRule, "at_1"), {kStart}) == (x.level != L::kRule));
+    CHECK(c.State("at_1", kControlsStart + 999) == x.at);
+    CHECK(c.State("at_1", kControlsStart + 1000) == kActive);
+    CHECK(c.controls->MayReapFrom(c.Rule("at_1"), {kControlsStart}).millis ==
+          kControlsStart + 1000);
+    CHECK(c.controls->PausedAbove(c.Scope(L::kRule, "at_1"), {kControlsStart}) ==
+          (x.level != L::kRule));
     CHECK(c.controls->Resume(*c.op, c.Scope(L::kServer)).value() == 1);
     CHECK(c.State("at_1") == kActive);
-    CHECK(c.controls->MayReapFrom(c.Rule("at_1"), {kStart}).millis == kStart);
+    CHECK(c.controls->MayReapFrom(c.Rule("at_1"), {kControlsStart}).millis == kControlsStart);
   }
   // Another database's, another collection's, is not this one's.
-  REQUIRE(c.controls->Pause(*c.op, {{L::kDatabase, "other", {}, ""}, {kStart}, {}}));
+  REQUIRE(c.controls->Pause(*c.op, {{L::kDatabase, "other", {}, ""}, {kControlsStart}, {}}));
   CHECK(c.State("at_1") == kActive);
 }
 
 TEST_CASE("Pauses, holds and the guard's decisions survive closing and kill -9", "[ttl]") {
   Controlled c;
-  REQUIRE(c.controls->Pause(*c.op, {c.Scope(TtlScope::Level::kRule, "at_1"), {kStart}, {}}));
-  REQUIRE(c.controls->Hold(*c.op, c.HoldOf(R"({"_id": 7})", Instant{kStart + 5000})));
-  REQUIRE(c.controls->HoldByGuard(*c.op, {c.Coll()->uuid, "db", "b_1", {kStart}, 12, 0.75}));
+  REQUIRE(
+      c.controls->Pause(*c.op, {c.Scope(TtlScope::Level::kRule, "at_1"), {kControlsStart}, {}}));
+  REQUIRE(c.controls->Hold(*c.op, c.HoldOf(R"({"_id": 7})", Instant{kControlsStart + 5000})));
+  REQUIRE(
+      c.controls->HoldByGuard(*c.op, {c.Coll()->uuid, "db", "b_1", {kControlsStart}, 12, 0.75}));
   const std::string killed = c.CopyAsKilled();
   for (const std::string& path : {std::string(), killed}) {
     CAPTURE(path);
     c.Reopen(path);
     CHECK(c.State("at_1") == TtlStanding::kPaused);
     CHECK(c.State("b_1") == TtlStanding::kHeld);
-    CHECK(c.controls->MayReapFrom(c.Rule("b_1"), {kStart}).millis == INT64_MAX);
+    CHECK(c.controls->MayReapFrom(c.Rule("b_1"), {kControlsStart}).millis == INT64_MAX);
     auto g = c.controls->GuardHoldOf(c.Rule("b_1"));
     REQUIRE(g);
     CHECK(g->would_expire == 12);
     CHECK(g->fraction == 0.75);
-    CHECK(c.controls->Held(*c.Coll(), Json(R"({"_id": 7})"), {kStart}));
-    CHECK_FALSE(c.controls->Held(*c.Coll(), Json(R"({"_id": 8})"), {kStart}));
-    CHECK(c.controls->HoldEnds(*c.Coll(), {kStart}).millis == kStart + 5000);
-    CHECK_FALSE(c.controls->Held(*c.Coll(), Json(R"({"_id": 7})"), {kStart + 5000}));
-    CHECK(c.controls->Holds({kStart})[0].reason == "because");
+    CHECK(c.controls->Held(*c.Coll(), Json(R"({"_id": 7})"), {kControlsStart}));
+    CHECK_FALSE(c.controls->Held(*c.Coll(), Json(R"({"_id": 8})"), {kControlsStart}));
+    CHECK(c.controls->HoldEnds(*c.Coll(), {kControlsStart}).millis == kControlsStart + 5000);
+    CHECK_FALSE(c.controls->Held(*c.Coll(), Json(R"({"_id": 7})"), {kControlsStart + 5000}));
+    CHECK(c.controls->Holds({kControlsStart})[0].reason == "because");
   }
   c.controls.reset();
   c.storage.reset();
@@ -129,15 +134,15 @@ TEST_CASE("Pauses, holds and the guard's decisions survive closing and kill -9",
 
 TEST_CASE("Held until the last of the holds that match", "[ttl]") {
   Controlled c;
-  REQUIRE(c.controls->Hold(*c.op, c.HoldOf(R"({"a": 1})", Instant{kStart + 10})));
+  REQUIRE(c.controls->Hold(*c.op, c.HoldOf(R"({"a": 1})", Instant{kControlsStart + 10})));
   TtlHold second = c.HoldOf(R"({"b": 1})");
   second.id = "abcdefghijkl";
   REQUIRE(c.controls->Hold(*c.op, second));
-  auto until = [&](const char* doc, int64_t at = kStart) {
+  auto until = [&](const char* doc, int64_t at = kControlsStart) {
     return c.controls->HeldUntil(*c.Coll(), Json(doc), {at});
   };
-  CHECK(until(R"({"_id": 1, "a": 1})")->millis == kStart + 10);
-  CHECK_FALSE(until(R"({"_id": 1, "a": 1})", kStart + 10));
+  CHECK(until(R"({"_id": 1, "a": 1})")->millis == kControlsStart + 10);
+  CHECK_FALSE(until(R"({"_id": 1, "a": 1})", kControlsStart + 10));
   CHECK(until(R"({"_id": 1, "a": 1, "b": 1})")->millis == INT64_MAX);
   TtlHold was;
   CHECK_FALSE(c.controls->ReleaseHold(*c.op, Uuid{}, "abcdefghijkl", &was).value());
@@ -157,10 +162,10 @@ TEST_CASE("Whether there are holds is asked of one collection", "[ttl]") {
   REQUIRE(c.controls->Hold(*c.op, c.HoldOf(R"({"a": 1})")));
   CHECK(policy.HasHolds());
   CHECK(policy.HasHolds(*c.Coll()));
-  CHECK(policy.Held(*c.Coll(), Json(R"({"a": 1})"), {kStart}));
+  CHECK(policy.Held(*c.Coll(), Json(R"({"a": 1})"), {kControlsStart}));
   for (const CollectionInfo& no : {other, same_bit}) {
     CHECK_FALSE(policy.HasHolds(no));
-    CHECK_FALSE(policy.Held(no, Json(R"({"a": 1})"), {kStart}));
+    CHECK_FALSE(policy.Held(no, Json(R"({"a": 1})"), {kControlsStart}));
   }
   c.Reopen();
   CHECK(c.controls->HasHolds(*c.Coll()));
@@ -178,11 +183,12 @@ TEST_CASE("A hold whose filter is interrupted holds", "[ttl]") {
     }
   };
   Controlled c;
-  TtlHold hold = c.HoldOf(R"({"a": 1})", Instant{kStart + 10});
+  TtlHold hold = c.HoldOf(R"({"a": 1})", Instant{kControlsStart + 10});
   hold.matches = std::make_shared<KilledFilter>();
   REQUIRE(c.controls->Hold(*c.op, hold));
   const FilteringFor filtering(c.op.get());
-  CHECK(c.controls->HeldUntil(*c.Coll(), Json(R"({"a": 2})"), {kStart})->millis == INT64_MAX);
+  CHECK(c.controls->HeldUntil(*c.Coll(), Json(R"({"a": 2})"), {kControlsStart})->millis ==
+        INT64_MAX);
 }
 
 TEST_CASE("Holds and pauses leave room in their row for each other and for the guard", "[ttl]") {
@@ -197,16 +203,17 @@ TEST_CASE("Holds and pauses leave room in their row for each other and for the g
                                   (large.filter.view().size() + large.reason.size() + 160)));
   int pauses = 0;
   auto pause = [&] {
-    TtlPause p{c.Scope(TtlScope::Level::kDatabase), {kStart}, {}};
+    TtlPause p{c.Scope(TtlScope::Level::kDatabase), {kControlsStart}, {}};
     p.scope.db = text + std::to_string(pauses);
     return p;
   };
   while (pauses < 1000 && (r = c.controls->Pause(*c.op, pause()))) ++pauses;
   CHECK(CodeOf(r) == ErrorCode::kExceededMemoryLimit);
   CHECK(pauses > 30);
-  REQUIRE(c.controls->HoldByGuard(*c.op, {c.Coll()->uuid, "db", "b_1", {kStart}, 12, 0.75}));
+  REQUIRE(
+      c.controls->HoldByGuard(*c.op, {c.Coll()->uuid, "db", "b_1", {kControlsStart}, 12, 0.75}));
   c.Reopen();
-  CHECK(c.controls->Holds({kStart}).size() == static_cast<size_t>(holds));
+  CHECK(c.controls->Holds({kControlsStart}).size() == static_cast<size_t>(holds));
   CHECK(c.State("b_1") == TtlStanding::kHeld);
   // What has been released makes room.
   TtlHold was;
@@ -217,21 +224,22 @@ TEST_CASE("Holds and pauses leave room in their row for each other and for the g
 
 TEST_CASE("What ended or has no collection any more leaves the row", "[ttl]") {
   Controlled c;
-  REQUIRE(c.controls->Hold(*c.op, c.HoldOf(R"({"a": 1})", Instant{kStart + 10})));
-  REQUIRE(c.controls->Pause(*c.op, {c.Scope(TtlScope::Level::kCollection), {kStart}, {}}));
+  REQUIRE(c.controls->Hold(*c.op, c.HoldOf(R"({"a": 1})", Instant{kControlsStart + 10})));
+  REQUIRE(c.controls->Pause(*c.op, {c.Scope(TtlScope::Level::kCollection), {kControlsStart}, {}}));
   c.clock.Advance(10);
   c.Fresh();
-  REQUIRE(c.controls->Pause(*c.op, {c.Scope(TtlScope::Level::kServer), {kStart}, {}}));
+  REQUIRE(c.controls->Pause(*c.op, {c.Scope(TtlScope::Level::kServer), {kControlsStart}, {}}));
   c.Reopen();
-  CHECK(c.controls->Holds({kStart}).empty());
-  CHECK(c.controls->Pauses({kStart}).size() == 2);
+  CHECK(c.controls->Holds({kControlsStart}).empty());
+  CHECK(c.controls->Pauses({kControlsStart}).size() == 2);
   REQUIRE(c.catalog().DropIndexes(*c.op, *c.Coll(), {"at_1"}));
-  REQUIRE(c.controls->Pause(*c.op, {c.Scope(TtlScope::Level::kRule, "at_1"), {kStart}, {}}));
+  REQUIRE(
+      c.controls->Pause(*c.op, {c.Scope(TtlScope::Level::kRule, "at_1"), {kControlsStart}, {}}));
   c.Reopen();
-  CHECK(c.controls->Pauses({kStart}).size() == 2);
+  CHECK(c.controls->Pauses({kControlsStart}).size() == 2);
   REQUIRE(c.catalog().Drop(*c.op, "db", "c"));
   c.Reopen();
-  CHECK(c.controls->Pauses({kStart}).size() == 1);
+  CHECK(c.controls->Pauses({kControlsStart}).size() == 1);
 }
 
 TEST_CASE("A row of another version is refused, not forgotten", "[ttl]") {
@@ -251,21 +259,23 @@ TEST_CASE("What was restored is held until it is released, also over a restart",
   Controlled c;
   CHECK_FALSE(RemovalHeld(*c.controls));
   CHECK_FALSE(c.controls->ReleaseRestored(*c.op).value());
-  REQUIRE(c.controls->HoldRestored(*c.op, {"b1", {kStart - 5}, {kStart}, {kStart - 3}}));
+  REQUIRE(c.controls->HoldRestored(
+      *c.op, {"b1", {kControlsStart - 5}, {kControlsStart}, {kControlsStart - 3}}));
   c.Reopen();
   const auto hold = c.controls->RestoreHold();
   REQUIRE(hold);
   CHECK(hold->backup == "b1");
-  CHECK(hold->backup_time == Instant{kStart - 5});
-  CHECK(hold->since == Instant{kStart});
-  CHECK(hold->data_time == Instant{kStart - 3});
+  CHECK(hold->backup_time == Instant{kControlsStart - 5});
+  CHECK(hold->since == Instant{kControlsStart});
+  CHECK(hold->data_time == Instant{kControlsStart - 3});
   CHECK(RemovalHeld(*c.controls));
   CHECK(c.State("at_1") == TtlStanding::kHeld);
-  CHECK(c.controls->MayReapFrom(c.Rule("at_1"), {kStart}) == Instant{INT64_MAX});
+  CHECK(c.controls->MayReapFrom(c.Rule("at_1"), {kControlsStart}) == Instant{INT64_MAX});
   // What reads see is not changed: the rule hides as it would.
   CHECK(c.controls->RuleActive(*c.Coll(), c.Rule("at_1").index.get()));
   // A pause beside it, and its end, leave it alone.
-  REQUIRE(c.controls->Pause(*c.op, {c.Scope(TtlScope::Level::kRule, "at_1"), {kStart}, {}}));
+  REQUIRE(
+      c.controls->Pause(*c.op, {c.Scope(TtlScope::Level::kRule, "at_1"), {kControlsStart}, {}}));
   REQUIRE(c.controls->Resume(*c.op, c.Scope(TtlScope::Level::kRule, "at_1")));
   CHECK(RemovalHeld(*c.controls));
   const int before = c.changes;
@@ -276,7 +286,7 @@ TEST_CASE("What was restored is held until it is released, also over a restart",
   CHECK(c.State("at_1") == TtlStanding::kActive);
   c.Reopen();
   CHECK_FALSE(c.controls->RestoreHold());
-  CHECK(c.controls->MayReapFrom(c.Rule("at_1"), {kStart}) == Instant{kStart});
+  CHECK(c.controls->MayReapFrom(c.Rule("at_1"), {kControlsStart}) == Instant{kControlsStart});
 }
 
 TEST_CASE("While a rule is looked at by the guard it does not act", "[ttl]") {
