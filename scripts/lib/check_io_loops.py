@@ -50,7 +50,7 @@ ALLOWED = {
     "update: TakeDeadlineOf": "on a worker: for tools that dump and restore, all of an update runs there",
     "update: RefuseElsewhere": "as TakeDeadlineOf",
     "delete: ReadDelete": BATCH,
-    "_mayflyMember: MayComeFrom": "over clusterIpSourceAllowlist, which the administrator gave at start-up",
+    "_mayflyMember: MemberMayComeFrom": "over clusterIpSourceAllowlist, which the administrator gave at start-up",
     "hello: Hello": CHEAP,
     "isMaster: Hello": CHEAP,
     "hello: AppendHello": CHEAP,

@@ -27,7 +27,9 @@ import sys
 CHECKS = (
     "'\\0'",
     "ParseFieldPath(",
-    "SplitPath(",
+    "SplitFieldPath(",
+    "SplitOutputPath(",
+    "SplitSpecPath(",
     "ParsePath(",
     "ValidateNamespace(",
     "ValidateNewNamespace(",

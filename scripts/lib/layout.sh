@@ -65,6 +65,10 @@ check_layout() {
   # shellcheck disable=SC2046
   clean python3 $lib/check_python.py $(git ls-files '*.py')
   clean python3 $lib/check_growth.py query/{expression,match,projection,update,sort,pipeline}/*.cc
+  # What would break a build of sources together, or change what they call.
+  # shellcheck disable=SC2046
+  clean python3 $lib/check_unity.py $(git ls-files -co --exclude-standard "${code[@]/%//*.cc}" "${code[@]/%//*.h}" \
+    tests/unit)
   # The texts that the faults of tests/mutants replace are where they were.
   clean python3 tests/mutants/run.py --check
   # What these scripts must find, and pages that say what the code says.

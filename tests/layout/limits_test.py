@@ -20,7 +20,7 @@ ROWS = {
         ("security/saslprep.h", "kMaxPasswordBytes", 1),
     ],
     "a message of a login": [("security/scram.h", "kMaxScramPayload", 1)],
-    "names in `usersInfo`": [("server/commands/users_info_cmds.cc", "kMaxNames", 1)],
+    "names in `usersInfo`": [("server/commands/users_info_cmds.cc", "kMaxAskedNames", 1)],
     "fields of a command": [("server/dispatch/arg_reader.h", "kMaxCommandFields", 1)],
     "`lsid`": [("server/dispatch/arg_reader.h", "kMaxGenericBytes", K)],
     "document sequences": [
@@ -69,9 +69,9 @@ ROWS = {
     "what the filters": [("query/expression/parse_work.h", "kMaxBytes", MB)],
     "stages of a pipeline": [
         ("query/pipeline/pipeline.cc", "kMaxStages", 1),
-        ("query/pipeline/pipeline.cc", "kMaxDepth", 1),
+        ("query/pipeline/pipeline.cc", "kMaxPipelineDepth", 1),
     ],
-    "conditions in conditions": [("query/match/match_parse.cc", "kMaxDepth", 1)],
+    "conditions in conditions": [("query/match/match_parse.cc", "kMaxMatchDepth", 1)],
     "branches of an": [("query/plan/planner.cc", "kMaxBranches", 1)],
     "plans that compete": [
         ("query/plan/planner.cc", "kMaxCandidates", 1),
@@ -156,7 +156,7 @@ ROWS = {
     ],
     "addresses whose failed": [("security/failed_logins.h", "kMaxClients", 1)],
     "configuration file": [
-        ("server/base/config_file.cc", "kMaxDepth", 1),
+        ("server/base/config_file.cc", "kMaxYamlDepth", 1),
         ("server/base/config_file.cc", "kMaxPairs", 1),
     ],
     "members;": [("replication/repl_config.cc", "kMaxMembers", 1), ("replication/repl_config.cc", "kMaxVoters", 1)],
@@ -257,7 +257,7 @@ INTERNAL = {
     "query/plan/planner.cc kMaxMerged": "which plans are looked at",
     "query/plan/stages.h": "records read ahead",
     "query/sort/sorter.cc kMaxRuns": "beyond it runs are merged",
-    "replication/applier.cc kMaxWaitForRoom": "flow control",
+    "replication/applier.cc kMaxApplierWait": "flow control",
     "replication/log_archiver.cc kMaxBackoffMillis": "the page says it with the command's time",
     "replication/log_segment.cc kMaxBlock": "an entry's, with room for what goes around it",
     "replication/log_segment.cc kMaxBlockEntries": "the next block begins; beyond it a segment is damaged",
