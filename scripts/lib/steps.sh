@@ -80,6 +80,7 @@ run_step() {
   if [ -z "$p" ]; then p=$((status == 0)); f=$((status != 0)); fi
   f=${f:-0}
   [ "$status" -ne 0 ] && [ "$f" -eq 0 ] && f=1
+  [ $((p + f)) -gt 0 ] || f=1  # a run that looked at nothing
   p=$((p + before))
   echo "$p $f" >"${log%.log}.count"
   echo $((SECONDS - start)) >"${log%.log}.time"
