@@ -456,6 +456,7 @@ Awaitable<void> Connection::Loop() {
   ServerMetrics& metrics = thread_.server().metrics();
   const SystemClock& clock = thread_.server().clock();
   bool first = true;      // of the requests since the client was last waited for
+  bool gone = false;      // the client has closed: only what needs no reply is done
   int64_t slice_end = 0;  // MonotonicMicros; 0: not begun
   while (true) {
     FrameStatus frame;
@@ -490,20 +491,28 @@ Awaitable<void> Connection::Loop() {
       if (parsed == Parsed::kBroken) break;
       if (ticket_.extra() && !Admissible()) [[unlikely]]
         break;
-      const Step step = parsed == Parsed::kRequest ? StartRequest() : Step::kDone;
+      const bool wanted = parsed == Parsed::kRequest && (!gone || Unanswered());
+      const Step step = wanted ? StartRequest() : Step::kDone;
       if (step == Step::kClose) break;
       if (step == Step::kAsync) more = co_await FinishAsync();
       if (!more) break;
       in_begin_ += frame.length;
-      // Nobody reads the answers to what is behind it.
-      if (step == Step::kAsync && in_begin_ != in_end_ && PeerGone()) break;
+      // Nobody reads the answers to what is behind it. Writes that get none are still owed.
+      if (step == Step::kAsync && in_begin_ != in_end_ && PeerGone()) gone = true;
       if (unpacked_counted_ != 0) [[unlikely]]
         ReleaseUnpacked();
       continue;
     }
     if (!out_.empty()) {
       metrics.network.physical_bytes_out.Add(static_cast<int64_t>(out_.size()));
-      if (!WriteSome()) break;
+      const bool good = WriteSome();
+      if (gone) [[unlikely]] {
+        // Whatever it has not taken is lost, but not what it sent and is not read yet.
+        out_.clear();
+        out_sent_ = 0;
+      } else if (!good) {
+        break;
+      }
       if (!out_.empty()) {
         // A request that has been answered is not kept while its reply waits for the client.
         if (in_begin_ == in_end_ && in_capacity_ > kKeptBuffer) ReleaseIn();

@@ -111,6 +111,8 @@ class Connection : public boost::intrusive::list_base_hook<> {
   bool Admissible();
   /// Whether the client has closed its side or is unreachable. One system call.
   bool PeerGone();
+  /// Whether the client waits for no reply to the request that was parsed last.
+  bool Unanswered() const;
   /// The client says nothing, and users or roles have changed: begins to look whether its login
   /// still holds. So the audit log tells of a lost login without waiting for the next command.
   void LookAtIdleLogin();

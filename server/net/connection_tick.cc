@@ -33,6 +33,10 @@ bool Connection::PeerGone() {
   return ::poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
+bool Connection::Unanswered() const {
+  return state_ && !state_->legacy && (state_->msg.flags & kMsgMoreToCome) != 0;
+}
+
 void Connection::CloseBeforeLogin() {
   const int64_t patience = thread_.server().access().parameters().login_timeout_millis;
   if (write_since_ != 0) {
@@ -117,7 +121,8 @@ void Connection::Tick() {
     }
     return;
   }
-  if (in_async_ && PeerGone() && slot_.Kill(0, ErrorCode::kClientDisconnect))
+  // A client that closes after a write without acknowledgement has not given it up.
+  if (in_async_ && !Unanswered() && PeerGone() && slot_.Kill(0, ErrorCode::kClientDisconnect))
     thread_.server().metrics().operation.disconnected.Add();
 }
 

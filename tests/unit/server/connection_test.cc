@@ -353,3 +353,39 @@ TEST_CASE("The clock command moves the clock", "[server]") {
   CHECK(Code(c.Command(R"({"clock": "unreal", "$db": "admin"})")) == 2);
   CHECK(IsOk(c.Command(R"({"clock": "real", "$db": "admin"})")));
 }
+
+TEST_CASE("Requests that want no reply are done although their client has closed", "[server]") {
+  // All that had come behind a request for a worker was dropped, writes with w: 0 too.
+  TestServer server;
+  const auto done = [&](std::string_view name) {
+    const CommandRow* row = server.context().commands().Find(name);
+    return row->counters->total.load();
+  };
+  constexpr int kMany = 100;  // more than is read at once, less than the socket takes
+  const std::string comment(200, 'x');
+  std::string all = RawClient::Message(R"({"testSpin": 1, "$db": "admin"})");
+  for (int i = 0; i < kMany; ++i) {
+    all += RawClient::Message(R"({"ping": 1, "comment": ")" + comment + R"(", "$db": "admin"})",
+                              kMsgMoreToCome);
+    if (i % 40 == 20) all += RawClient::Message(R"({"buildInfo": 1, "$db": "admin"})");
+  }
+  RawClient c(server.port());
+  c.Send(all);
+  c.Close();
+  Eventually([&] { return done("ping") == kMany; });
+  CHECK(done("testSpin") == 1);
+  CHECK(done("buildInfo") == 0);
+  Eventually([&] { return server.context().metrics().connections.current == 0; });
+}
+
+TEST_CASE("A request that wants no reply is not ended when its client closes", "[server]") {
+  TestServer server;
+  RawClient c(server.port());
+  c.Send(RawClient::Message(R"({"testWait": 1, "ms": 2500, "$db": "admin"})", kMsgMoreToCome));
+  c.Close();
+  Eventually([&] { return server.context().metrics().connections.current == 1; });
+  Eventually([&] { return server.context().metrics().connections.current == 0; });
+  const CommandRow* row = server.context().commands().Find("testWait");
+  CHECK(row->counters->total.load() == 1);
+  CHECK(row->counters->failed.load() == 0);
+}
