@@ -294,17 +294,20 @@ Result<void> LogArchiver::PutKeystore(NodeId self) {
   if (!synced) return failed;
   if (::rename((partial + "keystore").c_str(), path.c_str()) != 0)
     return FileError("cannot create", path);
-  SyncFolder();
+  MAYFLY_TRY(SyncFolder());
   if (o_.command.empty()) return Ok();
   return RunArchiveCommand(o_.command, path, o_.limits->command_secs,
                            [this] { return Stopping(); });
 }
 
-void LogArchiver::SyncFolder() {
+Result<void> LogArchiver::SyncFolder() {
   const int fd = ::open(o_.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;
-  ::fsync(fd);
+  if (fd < 0) return FileError("cannot open", o_.folder);
+  Result<void> synced = Ok();
+  // A file system that cannot sync folders says so; a name is then safe as it is.
+  if (::fsync(fd) != 0 && errno != EINVAL) synced = FileError("cannot sync", o_.folder);
   ::close(fd);
+  return synced;
 }
 
 // --- segments ------------------------------------------------------------------------------------
@@ -403,7 +406,7 @@ Result<void> LogArchiver::FinishSegment() {
   const std::string partial = Path(std::string(kPartial) + Hex(self_));
   if (::rename(partial.c_str(), Path(name).c_str()) != 0)
     return FileError("cannot create", Path(name));
-  SyncFolder();
+  MAYFLY_TRY(SyncFolder());
   to_ship_ = Path(name);
   to_ship_end_ = {t.last_term, t.last};
   to_ship_ts_ = t.last_ts;

@@ -113,7 +113,7 @@ class LogArchiver {
   void Hold();  ///< says from where on the log is needed
   int64_t WaitedMillis();
   void Told(const Result<bool>& step);
-  void SyncFolder();
+  Result<void> SyncFolder();
   bool Stopping() const { return stop_.load(std::memory_order_relaxed); }
   void Log(char severity, int32_t id, std::string_view message, std::string_view error = {}) {
     if (o_.log) o_.log(severity, id, message, error);
