@@ -18,8 +18,9 @@ namespace fs = std::filesystem;
 constexpr std::string_view kLockFile = "LOCK", kMark = "Mayfly backups 1\n";
 constexpr std::string_view kBackups = "backups", kFiles = "files", kPartial = ".partial";
 
-/// Absolute, and without links: these may lead elsewhere by the time the path is used.
-Result<void> CheckPath(const std::string& path) {
+/// The path as it is to be used. It must be absolute and without links: these may lead elsewhere by
+/// the time the path is used, and with them "a/.." would be another folder.
+Result<std::string> PlainPath(const std::string& path) {
   if (path.empty() || path[0] != '/' || path.size() > 4000 || path.find('\0') != std::string::npos)
     return BadValue("the folder of the backups must be an absolute path, not '" + path + "'");
   std::error_code ec;
@@ -34,7 +35,7 @@ Result<void> CheckPath(const std::string& path) {
   if (text(plain) != text(real))
     return BadValue("the folder of the backups must not be reached by symbolic links: give " +
                     text(real) + " instead of " + path);
-  return Ok();
+  return text(plain);
 }
 
 bool IsWithin(const fs::path& inner, const fs::path& outer) {
@@ -75,19 +76,18 @@ Result<BackupFolder> BackupFolder::OpenAt(DiskFile root, Use use) {
   return f;
 }
 
-Result<BackupFolder> BackupFolder::Open(const std::string& path, Use use) {
-  MAYFLY_TRY(CheckPath(path));
+Result<BackupFolder> BackupFolder::Open(const std::string& given, Use use) {
+  MAYFLY_TRY(const std::string path, PlainPath(given));
   MAYFLY_TRY(DiskFile root, DiskFile::Directory(path));
   return OpenAt(std::move(root), use);
 }
 
-Result<BackupFolder> BackupFolder::OpenOrMake(const std::string& path,
+Result<BackupFolder> BackupFolder::OpenOrMake(const std::string& given,
                                               const std::string& data_directory) {
-  MAYFLY_TRY(CheckPath(path));
+  MAYFLY_TRY(const std::string path, PlainPath(given));
   std::error_code ec;
   const fs::path data = fs::weakly_canonical(data_directory, ec);
-  const fs::path folder = fs::path(path).lexically_normal();
-  if (ec || IsWithin(folder, data) || IsWithin(data, folder))
+  if (ec || IsWithin(path, data) || IsWithin(data, path))
     return BadValue(
         "the folder of the backups and the data directory must not be in one another: " + path +
         " and " + data.string());

@@ -296,3 +296,15 @@ TEST_CASE("Links in the folder are not followed", "[backup]") {
   fs::create_directory_symlink(w.root() + "/target", w.path() + "/files");
   CHECK_FALSE(BackupFolder::Open(w.path(), BackupFolder::Use::kChange));
 }
+
+TEST_CASE("The folder that was examined is the one that is used", "[backup]") {
+  // The normalised path was examined, and the given one was made: behind a link another folder.
+  World w;
+  fs::create_directories(w.root() + "/other/deep");
+  fs::create_directory_symlink(w.root() + "/other/deep", w.root() + "/link");
+  const std::string through = w.root() + "/link/../backups";
+  REQUIRE(BackupFolder::OpenOrMake(through, w.data()));
+  CHECK_FALSE(fs::exists(w.root() + "/other/backups"));
+  CHECK(fs::exists(w.path() + "/LOCK"));
+  CHECK(BackupFolder::Open(through, BackupFolder::Use::kRead));
+}
