@@ -99,6 +99,7 @@ Result<BackupFolder> BackupFolder::OpenOrMake(const std::string& given,
   if (!marked) {
     MAYFLY_TRY(std::vector<std::string> there, root.List());
     std::erase(there, std::string(kLockFile) + std::string(kPartial));
+    std::erase(there, kLogArchive);  // the log may have been archived before the first backup
     if (!there.empty())
       return BadValue(path + " is not empty, and not a folder of backups (there is " +
                       there.front() + "): give an empty folder, or one that does not exist");

@@ -26,12 +26,15 @@ class BackupFolder {
  public:
   /// A directory in it for the check of a backup: removed together with unfinished files.
   static constexpr std::string_view kVerifyCopy = "verify.partial";
+  /// Where restores look for the archive of the log unless told otherwise; nothing here touches it.
+  static constexpr std::string_view kLogArchive = "log";
   enum class Use : uint8_t { kRead, kChange };
   /// Errors: BadValue 2 (not an absolute path, or one with symbolic links), FileNotOpen 38 (there
   /// is none, or it is no folder of backups), LockBusy 46.
   static Result<BackupFolder> Open(const std::string& given, Use use);
   /// For a new backup: makes the folder (not those above it) unless there is one; one that is not
-  /// empty must be a folder of backups. `data_directory`: must be neither in it nor around it.
+  /// empty, but for an archive of the log, must be a folder of backups. `data_directory`: must be
+  /// neither in it nor around it.
   static Result<BackupFolder> OpenOrMake(const std::string& given,
                                          const std::string& data_directory);
 

@@ -175,7 +175,8 @@ class Restore {
   /// Whether the archived log is to be brought in behind the backup.
   bool Replays() const { return until_ || !options_.archive.empty(); }
   std::string Archive() const {
-    return options_.archive.empty() ? options_.folder + "/log" : options_.archive;
+    return options_.archive.empty() ? options_.folder + "/" + std::string(BackupFolder::kLogArchive)
+                                    : options_.archive;
   }
 
   /// Whether the backup's files are there with their sizes, and are those of a store: a manifest

@@ -308,3 +308,15 @@ TEST_CASE("The folder that was examined is the one that is used", "[backup]") {
   CHECK(fs::exists(w.path() + "/LOCK"));
   CHECK(BackupFolder::Open(through, BackupFolder::Use::kRead));
 }
+
+TEST_CASE("The archive of the log may have been in the folder first", "[backup]") {
+  // "is not empty" was said of the place that the manual names for it.
+  World w;
+  fs::create_directories(w.path() + "/log");
+  Write(w.path() + "/log/1-2.log", "x");
+  REQUIRE(w.Make("b1"));
+  CHECK(ReadAll(w.path() + "/log/1-2.log") == "x");
+  World other;
+  fs::create_directories(other.path() + "/logs");
+  CHECK_FALSE(BackupFolder::OpenOrMake(other.path(), other.data()));
+}
