@@ -153,7 +153,8 @@ Result<CopyCounts> CopyIntoBackup(BackupFolder& folder, const std::vector<Source
     return folder.Commit(*manifest);
   };
   if (Result<void> ran = run(); !ran) {
-    copier.TakeBack();
+    // The files stay with a manifest that could not be removed.
+    if (!folder.Read(manifest->id)) copier.TakeBack();
     return ran.error();
   }
   counts.copied_files = copier.copied_files();

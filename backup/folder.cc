@@ -190,7 +190,10 @@ Result<void> BackupFolder::Commit(const BackupManifest& manifest) {
     (void)backups_.Remove(partial);
     return written;
   }
-  return backups_.Sync();
+  Result<void> synced = backups_.Sync();
+  // Its files may be taken back after an error, so it must not stand.
+  if (!synced) (void)backups_.Remove(manifest.id);
+  return synced;
 }
 
 Result<BackupFolder::Removed> BackupFolder::RemovePartial() {

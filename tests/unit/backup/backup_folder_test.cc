@@ -1,4 +1,8 @@
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -22,6 +26,8 @@ std::string ReadAll(const std::string& path) {
 }
 
 Result<void> GoOn(uint64_t, uint64_t) { return Ok(); }
+
+std::string no_sync_of;  ///< files and folders whose path ends so cannot be synced; empty: all can
 
 /// A data directory with files as of a store, and a folder of backups beside it.
 class World {
@@ -74,6 +80,19 @@ class World {
 };
 
 }  // namespace
+
+/// In place of the C library's: a test may let it fail.
+extern "C" int fsync(int fd) {
+  if (!no_sync_of.empty()) {
+    std::error_code ec;
+    const auto path = fs::read_symlink("/proc/self/fd/" + std::to_string(fd), ec).string();
+    if (path.ends_with(no_sync_of)) {
+      errno = EIO;
+      return -1;
+    }
+  }
+  return static_cast<int>(::syscall(SYS_fsync, fd));
+}
 
 TEST_CASE("What a folder has is not copied again, and comes back byte for byte", "[backup]") {
   World w;
@@ -319,4 +338,17 @@ TEST_CASE("The archive of the log may have been in the folder first", "[backup]"
   World other;
   fs::create_directories(other.path() + "/logs");
   CHECK_FALSE(BackupFolder::OpenOrMake(other.path(), other.data()));
+}
+
+TEST_CASE("A backup whose manifest cannot be synced leaves no manifest", "[backup]") {
+  // The manifest stood, and its files were taken back: a backup that cannot be restored.
+  World w;
+  no_sync_of = "/backups/backups";
+  const auto made = w.Make("b1");
+  no_sync_of.clear();
+  CHECK_FALSE(made);
+  CHECK(w.Stored() == 0);
+  CHECK(w.Open().Ids().value().empty());
+  REQUIRE(w.Make("b2"));
+  REQUIRE(w.Restore("", w.root() + "/r"));
 }
