@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <new>
 #include <utility>
 
 #include "replication/archive_command.h"
@@ -87,33 +88,61 @@ LogArchiveStatus LogArchiver::Status() const {
   return s;
 }
 
+template <class F>
+void LogArchiver::Guarded(F&& work) noexcept {
+  const char* failed = nullptr;
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    failed = "there is no memory to archive the log";
+  } catch (...) {
+    failed = "the log could not be archived: an exception in the archiver";
+  }
+  backoff_ms_ = std::max(backoff_ms_, kFirstBackoffMillis);
+  try {
+    Told(Error{ErrorCode::kInternalError, failed});
+  } catch (...) {
+    // Without memory even for that: the next attempt tells.
+  }
+}
+
 void LogArchiver::Run() {
-  bool more = false;
   self_ = o_.consensus->self();
   started_us_ = o_.clock->MonotonicMicros();
-  (void)ReadRow();  // what Hold goes by until Begin has looked at the folder, too
-  for (;;) {
-    {
-      std::unique_lock l(mutex_);
-      const int64_t wait = more ? 0 : std::max(kLookMillis, backoff_ms_);
-      // In pieces: the bound on the log is looked at while an attempt is waited for.
-      wake_.wait_for(l, std::chrono::milliseconds(std::min<int64_t>(wait, 1000)),
-                     [this] { return Stopping(); });
-      if (Stopping()) break;
-      if (!more) backoff_ms_ = std::max<int64_t>(0, backoff_ms_ - 1000);
-    }
-    Hold();
-    if (backoff_ms_ <= 0) {
-      const Result<bool> step = Step();
-      more = step && step.value();
-      if (!step && step.error().code == ErrorCode::kInterruptedAtShutdown) return;
-      Told(step);
-      Hold();
-    }
+  // What Hold goes by until Begin has looked at the folder, too.
+  Guarded([this] { (void)ReadRow(); });
+  bool more = false;
+  while (Wait(more)) {
+    more = false;
+    bool end = false;
+    Guarded([&] { end = !Round(&more); });
+    if (end) return;
     if (o_.looked) o_.looked();
   }
   // What failed before is tried again after the next start.
-  if (begun_ && backoff_ms_ <= 0 && o_.command.empty()) (void)ArchiveRest();
+  if (begun_ && backoff_ms_ <= 0 && o_.command.empty()) Guarded([this] { (void)ArchiveRest(); });
+}
+
+bool LogArchiver::Wait(bool more) {
+  std::unique_lock l(mutex_);
+  const int64_t wait = more ? 0 : std::max(kLookMillis, backoff_ms_);
+  // In pieces: the bound on the log is looked at while an attempt is waited for.
+  wake_.wait_for(l, std::chrono::milliseconds(std::min<int64_t>(wait, 1000)),
+                 [this] { return Stopping(); });
+  if (Stopping()) return false;
+  if (!more) backoff_ms_ = std::max<int64_t>(0, backoff_ms_ - 1000);
+  return true;
+}
+
+bool LogArchiver::Round(bool* more) {
+  Hold();
+  if (backoff_ms_ > 0) return true;
+  const Result<bool> step = Step();
+  *more = step && step.value();
+  if (!step && step.error().code == ErrorCode::kInterruptedAtShutdown) return false;
+  Told(step);
+  Hold();
+  return true;
 }
 
 Result<void> LogArchiver::ArchiveRest() {
@@ -388,9 +417,14 @@ Result<bool> LogArchiver::Copy() {
 }
 
 Result<void> LogArchiver::PutRow(uint64_t cut) {
-  auto batch = o_.kv->NewBatch();
-  StageArchived(*batch, {self_, archived_, cut, history_lost_});
-  return o_.kv->Write(*batch, true);
+  try {
+    auto batch = o_.kv->NewBatch();
+    StageArchived(*batch, {self_, archived_, cut, history_lost_});
+    return o_.kv->Write(*batch, true);
+  } catch (const std::bad_alloc&) {
+    // An error, because the caller takes back what the row was to say.
+    return Error{ErrorCode::kExceededMemoryLimit, "there is no memory to archive the log"};
+  }
 }
 
 Result<void> LogArchiver::FinishSegment() {

@@ -92,6 +92,13 @@ class LogArchiver {
 
  private:
   void Run();
+  /// An exception in `work` counts as a failed attempt.
+  template <class F>
+  void Guarded(F&& work) noexcept;
+  /// Until the next round; false: it is to stop. `more`: at once.
+  bool Wait(bool more);
+  /// Holds the log and does a step, if one is due; false: the server is shutting down.
+  bool Round(bool* more);
   /// One round: whether there may be more to do at once. Errors: it is to be tried again later.
   Result<bool> Step();
   Result<void> Begin();

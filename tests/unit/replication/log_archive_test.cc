@@ -1,5 +1,6 @@
 #include "replication/log_archive.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <condition_variable>
 #include <filesystem>
@@ -82,6 +83,7 @@ struct Archived {
   FileCiphersPtr ciphers;
   std::mutex mutex;
   std::condition_variable looked;
+  std::atomic<bool> throws{false};  ///< the next round, once
   std::string folder = at.path() + "/archive", base = at.path() + "/base";
 
   explicit Archived(int64_t segment_mb = 1) {
@@ -100,7 +102,10 @@ struct Archived {
     o.kv = &m.storage->kv();
     o.consensus = &m.set->consensus();
     o.limits = &limits;
-    o.log_max_bytes = [] { return uint64_t{1} << 30; };
+    o.log_max_bytes = [this] {
+      if (throws.exchange(false)) throw std::bad_alloc();
+      return uint64_t{1} << 30;
+    };
     o.keep_from = keep_from;
     o.looked = [this] {
       std::lock_guard l(mutex);
@@ -482,6 +487,17 @@ TEST_CASE("A member that is stopped leaves nothing out of its archive", "[archiv
   CHECK(all.faults.empty());
   CHECK(all.segments.size() == 2);
   CHECK(all.entries == a.m.set->consensus().Status().applied.index);
+}
+
+TEST_CASE("An archiver that had no memory tries again", "[archive]") {
+  // The exception ended the process.
+  Archived a;
+  a.throws = true;
+  a.Start();
+  a.Await([&] { return a.archiver->Status().failures == 1; });
+  REQUIRE(a.m.Insert(a.m.Make("c"), {Json(R"({"_id":1})")}));
+  a.Finish();
+  a.Await([&] { return a.archiver->Status().error.empty(); });
 }
 
 TEST_CASE("The log waits for its archive, up to a bound", "[archive]") {
