@@ -1,5 +1,6 @@
 #include "server/execution/link_facts.h"
 
+#include "protocol/cut_text.h"
 #include "storage/read/cursors.h"
 #include "storage/storage.h"
 
@@ -13,7 +14,7 @@ constexpr int64_t kClocksApartMillis = 1000;
 void AppendText(BsonView d, std::string_view name, BsonBuilder& out) {
   const BsonValue v = d[name];
   if (!v.IsString()) return;
-  const std::string_view text = v.String().substr(0, kMostText);
+  const std::string_view text = CutUtf8(v.String(), kMostText);
   out.Append(name, text);
 }
 
@@ -22,15 +23,20 @@ void AppendWholeNumber(BsonView d, std::string_view name, BsonBuilder& out) {
 }
 
 void AppendLink(BsonView link, Instant now, BsonBuilder& out) {
-  out.Append("link", link["_id"].String().substr(0, kMostText));
+  out.Append("link", CutUtf8(link["_id"].String(), kMostText));
   AppendText(link, "phase", out);
   if (const BsonValue v = link["paused"]; v.Is(BsonType::kBool)) out.Append("paused", v.Bool());
   AppendWholeNumber(link, "lagMillis", out);
-  if (const BsonValue at = link["updatedAt"]; at.IsDate())
-    out.Append("seenMillisAgo", now.millis - at.Date().millis);
+  if (const BsonValue at = link["updatedAt"]; at.IsDate()) {
+    // Whoever may write there can give any date.
+    int64_t ago = 0;
+    if (__builtin_sub_overflow(now.millis, at.Date().millis, &ago))
+      ago = at.Date().millis < 0 ? INT64_MAX : INT64_MIN;
+    out.Append("seenMillisAgo", ago);
+  }
   if (const BsonValue source = link["source"]; source.IsDocument())
     if (const BsonValue set = source.Document()["set"]; set.IsString())
-      out.Append("source", set.String().substr(0, kMostText));
+      out.Append("source", CutUtf8(set.String(), kMostText));
   const BsonValue skew = link["clockSkewMillis"];
   const BsonValue apart = skew.IsDocument() ? skew.Document()["apart"] : BsonValue();
   if (!apart.IsNumber()) return;
