@@ -40,7 +40,11 @@ Result<void> RunCheck(CommandContext& ctx, const CommandRequest& req, BsonBuilde
         !problem.empty())
       archive.Append("problem", problem);
   }
-  MAYFLY_TRY(AppendLinks(ctx.data.storage(), ctx.op, reply));
+  // They are of another database than that of the rule.
+  if (ctx.access == nullptr ||
+      ctx.access->privileges.Allows(kLinkStatusDb, kLinkStatusCollection, {Action::find})) {
+    MAYFLY_TRY(AppendLinks(ctx.data.storage(), ctx.op, reply));
+  }
   BsonBuilder samples = reply.OpenDocument("samples");
   for (size_t i = 1; i < c.never.size(); ++i) {
     if (c.samples[i].empty()) continue;

@@ -55,7 +55,7 @@ void AppendLink(BsonView link, Instant now, BsonBuilder& out) {
 }  // namespace
 
 Result<void> AppendLinks(Storage& storage, Operation& op, BsonBuilder& reply) {
-  const CollectionInfoPtr coll = storage.catalog().Find("mayflyLink", "links");
+  const CollectionInfoPtr coll = storage.catalog().Find(kLinkStatusDb, kLinkStatusCollection);
   if (!coll || coll->is_view()) return Ok();
   auto cursor = storage.ScanRecords(coll, {});
   BsonArrayBuilder list = reply.OpenArray("links");

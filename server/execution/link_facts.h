@@ -1,4 +1,6 @@
 #pragma once
+#include <string_view>
+
 #include "protocol/bson_builder.h"
 #include "protocol/error.h"
 
@@ -6,6 +8,9 @@ namespace mayfly {
 
 class Operation;
 class Storage;
+
+/// Where a target keeps what its links report.
+inline constexpr std::string_view kLinkStatusDb = "mayflyLink", kLinkStatusCollection = "links";
 
 /// Appends `links`, if any write here: each mayfly-link's progress as stored in its target
 /// (mayflyLink. links), and the effect of both sides' clocks on deadlines. Anybody may have written

@@ -172,6 +172,14 @@ def shown():
         by_options["filter"] = {"info.readOnly": False}
         found = client.shop.command(by_options)["cursor"]["firstBatch"]
         check(found == [], f"a filter says nothing of what is not shown: {found}")
+        # Links between clusters, in the reply about a collection of somebody who may not read them.
+        server.root.shop.b.create_index("t", expireAfterSeconds=3600)
+        server.root.mayflyLink.links.insert_one({"_id": "from the other side", "phase": "running"})
+        local, wide = server.user("local", ["read"]), server.user("wide", [{"role": "readAnyDatabase", "db": "admin"}])
+        for who, expected in ((local, None), (wide, 1), (server.root, 1)):
+            links = who.shop.command({"ttlCheck": "b"}).get("links")
+            check((links and len(links)) == expected, f"ttlCheck shows links to who may read them: {links}, {expected}")
+        server.root.mayflyLink.links.drop()
         own = client.admin.command({"currentOp": 1, "$ownOps": True, "$all": True})["inprog"]
         users = {u["user"] for op in own for u in op.get("effectiveUsers", [])}
         check(users == {"reader"}, f"currentOp with $ownOps: {users}")
