@@ -115,7 +115,9 @@ Result<std::vector<FileCiphersPtr>> OpenArchiveKeys(const std::string& folder,
   std::error_code ec;
   for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
     const std::string path = it->path().string();
-    if (!path.ends_with(kArchiveKeystoreSuffix)) continue;
+    std::error_code unused;
+    // A pipe of such a name would be waited for without end.
+    if (!path.ends_with(kArchiveKeystoreSuffix) || !it->is_regular_file(unused)) continue;
     any = true;
     for (const auto* key : {&keys.now, &keys.before}) {
       if (!*key) continue;

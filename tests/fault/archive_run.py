@@ -380,8 +380,11 @@ def by_restore():
             finally:
                 m.kill()
         at, state, _ = model.times[-1]
+        pipe = f"{archive.path}/of-nobody.keystore"
+        os.mkfifo(pipe)
         to, code, said = restore("--expiry", "run")
-        check(code == 0, f"restored to the end: {said[-500:]}")
+        check(code == 0, f"restored to the end, and a pipe is no keystore: {said[-500:]}")
+        os.unlink(pipe)
         m = restored(to)
         odd = differences(m.client, at, state, dict(model.deadlines))
         check(not odd, f"without a time: to the archive's end {odd[:4]}")
