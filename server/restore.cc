@@ -29,6 +29,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMarker = "RESTORING";
+/// Due documents that are counted between two looks at whether to end.
+constexpr int64_t kLookEach = 1024;
 /// "2030-01-01T12:00:00Z": all of that second; or "SECONDS,INCREMENT".
 Result<uint64_t> ParseUntil(const std::string& text) {
   const size_t comma = text.find(',');
@@ -272,7 +274,7 @@ class Restore {
     MAYFLY_TRY(BecomeNewNode(*kv, clock_.Now()));
     if (options_.expiry == "shift") {
       const int64_t passed = std::max<int64_t>(0, clock_.Now().millis - data_time_.millis);
-      MAYFLY_TRY(shifted_, ShiftDeadlines(*kv, passed, [] { return Result<void>(Ok()); }));
+      MAYFLY_TRY(shifted_, ShiftDeadlines(*kv, passed, CheckNoStopSignal));
     }
     return kv->Flush();
   }
@@ -315,6 +317,9 @@ class Restore {
       for (;; ++due) {
         MAYFLY_TRY(const bool more, cursor.Next());
         if (!more) break;
+        if (due % kLookEach == 0) {
+          MAYFLY_TRY(CheckNoStopSignal());
+        }
       }
       if (due == 0) continue;
       const int64_t documents = Storage::DocumentCount(*rule.coll);
