@@ -64,16 +64,18 @@ Result<pid_t> Spawn(std::vector<std::string>& words, int output) {
   return child;
 }
 
-/// Reads available output and keeps its end. False: no more comes.
+/// Reads available output, a bounded part of it, and keeps its end. False: no more comes.
 bool Drain(int fd, std::string& output) {
+  constexpr int kMostReads = 64;  // the pipe's size four times: a command may write without end
   char buffer[4096];
-  for (;;) {
+  for (int i = 0; i < kMostReads; ++i) {
     const ssize_t n = ::read(fd, buffer, sizeof buffer);
     if (n == 0) return false;
     if (n < 0) return errno == EAGAIN || errno == EINTR;
     output.append(buffer, static_cast<size_t>(n));
     if (output.size() > kKeptOutput) output.erase(0, output.size() - kKeptOutput);
   }
+  return true;
 }
 
 }  // namespace

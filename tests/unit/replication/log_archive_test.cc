@@ -252,6 +252,10 @@ TEST_CASE("A command is split into words, and run without a shell for a bounded 
   auto late = RunArchiveCommand({"sh", "-c", "sleep 600 & sleep 600"}, file, 1, never);
   REQUIRE_FALSE(late);
   CHECK(late.error().message.find("within 1 seconds") != std::string::npos);
+  // One that writes as fast as it is read would never have been looked at again.
+  auto loud = RunArchiveCommand({"sh", "-c", "yes & yes & yes"}, file, 1, never);
+  REQUIRE_FALSE(loud);
+  CHECK(loud.error().message.find("within 1 seconds") != std::string::npos);
   auto ended = RunArchiveCommand({"sleep", "600", "#"}, file, 600, [] { return true; });
   REQUIRE_FALSE(ended);
 }
