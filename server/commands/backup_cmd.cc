@@ -1,6 +1,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <system_error>
 #include <thread>
 
 #include "backup/copy.h"
@@ -143,21 +144,28 @@ Result<void> RunBackup(CommandContext& ctx, const CommandRequest& req, BsonBuild
   const auto millis = [&] { return (ctx.server.clock().MonotonicMicros() - started) / 1000; };
   ctx.server.backups().Begin();
   std::optional<Result<BackupOutcome>> made;
-  // A separate thread: a lowered priority cannot be raised again.
-  std::thread thread([&] {
-    Log::SetThreadContext("Backup");
-    large_memory::SetThreadBudget(&ctx.server.large_memory());
-    StandBack();
-    try {
-      made = MakeBackup(ctx, args);
-    } catch (...) {
-      made = Error{ErrorCode::kInternalError, CurrentExceptionText()};
-    }
-  });
-  thread.join();
+  try {
+    // A separate thread: a lowered priority cannot be raised again.
+    std::thread thread([&] {
+      Log::SetThreadContext("Backup");
+      large_memory::SetThreadBudget(&ctx.server.large_memory());
+      StandBack();
+      try {
+        made = MakeBackup(ctx, args);
+      } catch (...) {
+        made = Error{ErrorCode::kInternalError, CurrentExceptionText()};
+      }
+    });
+    thread.join();
+  } catch (const std::system_error& e) {
+    made = Error{ErrorCode::kInternalError,
+                 std::string("there is no thread for the backup: ") + e.what()};
+  }
   if (!*made) {
     const Error& e = made->error();
     ctx.server.backups().End(BackupFigures::Failed{args.path, e.message, ctx.server.clock().Now()});
+    Audit(
+        ctx, "backup", [&](BsonBuilder& p) { p.Append("path", args.path); }, e.code);
     log.Write(
         LogSeverity::kWarning, LogComponent::kStorage, 9000206, "The backup failed",
         BuildBson([&](BsonBuilder& b) { b.Append("path", args.path).Append("error", e.message); }));

@@ -131,6 +131,9 @@ def users():
         ]
         for command, name, more in steps:
             db.command(command, name, **more)
+        refused = code(db.command, "backup", 1, path="not/absolute")
+        failed = [(e["param"], e["result"]) for e in s.events("backup")]
+        check(failed == [({"path": "not/absolute"}, refused)] and refused, f"a backup that failed: {failed} {refused}")
         ann = s.connect("ann", "b", maxPoolSize=1)
         check(code(ann.shop.things.find_one) == DENIED, "she may not read")
         check(code(ann.admin.command, "logout") == OK, "she logs out")
