@@ -192,11 +192,10 @@ Result<BsonView> WriteCommand::Prepare(BsonView doc, ExpirySetting* setting) {
     if (doc.data() != without.data()) scratch_.RemoveLast();
   }
   std::string& scratch = scratch_.Add();
-  MAYFLY_TRY(BsonView ready, PrepareInsert(doc, op_.now, &scratch, keep_empty_timestamps_));
+  // A bucket stays as it was checked.
+  const bool keep_empty = keep_empty_timestamps_ || (coll_->is_buckets() && !series_);
+  MAYFLY_TRY(BsonView ready, PrepareInsert(doc, op_.now, &scratch, keep_empty));
   if (ready.data() != scratch.data()) scratch_.RemoveLast();
-  if (coll_->is_buckets() && !series_) [[unlikely]] {
-    MAYFLY_TRY(bucket_suspends_, CheckBucket(ready));
-  }
   return ready;
 }
 
@@ -291,13 +290,23 @@ Result<void> WriteCommand::ValidateAhead(std::span<const BsonView> documents, si
     MAYFLY_TRY(op_.CheckInterruptNow());
     scratch_.Clear();
     ExpirySetting own;
-    Result<BsonView> ready = Prepare(documents[i], &own);
-    Result<void> r = ready ? Validate(ready.value(), nullptr) : Result<void>(ready.error());
+    Result<void> r = Ok();
+    if (buckets) [[unlikely]] {
+      // Only here: it looks at all points.
+      Result<bool> bucket = CheckBucket(documents[i]);
+      if (bucket)
+        suspends = suspends || bucket.value();
+      else
+        r = bucket.error();
+    }
+    if (r) {
+      Result<BsonView> ready = Prepare(documents[i], &own);
+      r = ready ? Validate(ready.value(), nullptr) : Result<void>(ready.error());
+    }
     if (!r) {
       v->failed = r.error();
       break;
     }
-    suspends = suspends || (buckets && bucket_suspends_);
     bytes += documents[i].size();
   }
   v->until = i;

@@ -280,7 +280,6 @@ class WriteCommand {
   std::optional<Uuid> collection_uuid_;
   bool bypass_validation_ = false;
   bool keep_empty_timestamps_ = false;
-  bool bucket_suspends_ = false;  ///< the bucket that Prepare saw last
   bool restores_buckets_ = false;
   UnitObserver* observer_ = nullptr;
   WriteUnit* unit_ = nullptr;
