@@ -474,10 +474,15 @@ Result<UpdateResult> WriteCommand::UpdateMeta(const UpdateStatement& s, bool wan
   UpdateResult result;
   // First all, then the changes: an update may move a bucket to where the plan comes again.
   std::vector<std::string> keys;
+  large_memory::Hold hold;
+  size_t held = 0;
   for (;;) {
     MAYFLY_TRY(PlanExecutor::State state, found->Next());
     if (state == PlanExecutor::State::kEof) break;
-    keys.emplace_back(found->record_key());
+    const std::string_view key = found->record_key();
+    held += 2 * sizeof(std::string) + key.size();  // twice: a vector that grows
+    MAYFLY_TRY(hold.Set(held));
+    keys.emplace_back(key);
   }
   EvalContext eval = MakeEval();
   const CollectionInfoPtr definition = coll_;  // to which `hidden` refers
