@@ -31,6 +31,8 @@ constexpr int64_t kMostSiblings = 64, kMostExamined = 1000;
 constexpr int64_t kCommitMicros = 10'000'000;
 /// What could not be merged rests so long, whatever timeSeriesSealIdleSecs says.
 constexpr int64_t kRestMicros = 100'000;
+/// So long rests a search that found something damaged.
+constexpr int64_t kSearchRestMicros = 60'000'000;
 /// Bytes in memory for each group that is allowed.
 constexpr size_t kBytesOfGroup = 1024;
 
@@ -96,6 +98,12 @@ bool IsNoMoreWritable(const Error& e) {
   return e.code == ErrorCode::kNotWritablePrimary || e.code == ErrorCode::kPrimarySteppedDown ||
          e.code == ErrorCode::kInterruptedAtShutdown ||
          e.code == ErrorCode::kInterruptedDueToReplStateChange;
+}
+
+/// It may be over soon.
+bool Passes(const Error& e) {
+  return e.code == ErrorCode::kWriteConflict || e.code == ErrorCode::kExceededMemoryLimit ||
+         IsNoMoreWritable(e);
 }
 
 std::string_view IdText(const BucketRef& ref) { return {ref.id.data(), ref.id.size()}; }
@@ -174,7 +182,8 @@ void BucketSealer::Restart() {
   resting_.clear();
   ready_.clear();
   bytes_ = 0;
-  search_ = {std::move(all), {}};
+  search_ = {};
+  search_.collections = std::move(all);
 }
 
 bool BucketSealer::MayRun() const {
@@ -310,9 +319,7 @@ void BucketSealer::Work(Group group, bool last, uint64_t generation) {
 BucketSealer::Outcome BucketSealer::MergeAll(const CollectionInfoPtr& coll, Group& group, bool last,
                                              std::set<std::string>* known) {
   const auto failed = [&](const Error& e) {
-    if (e.code == ErrorCode::kWriteConflict || e.code == ErrorCode::kExceededMemoryLimit ||
-        IsNoMoreWritable(e))
-      return Outcome::kLater;
+    if (Passes(e)) return Outcome::kLater;
     // It was dropped.
     if (storage_.catalog().FindById(coll->id) == nullptr) return Outcome::kForget;
     if (e.code == ErrorCode::kQueryPlanKilled)
@@ -522,12 +529,13 @@ bool BucketSealer::SearchStep() {
     // First what is known.
     if (by_key_.size() - resting_.size() > static_cast<size_t>(settings_.series_open_groups) / 2)
       return false;
-    if (search_.collections.empty()) return false;
+    if (search_.collections.empty() || search_.not_before > clock_.MonotonicMicros()) return false;
     id = search_.collections.back();
     after = search_.after;
   }
   const CollectionInfoPtr coll = storage_.catalog().FindById(id);
   bool more = false;
+  std::optional<Error> error;
   if (coll != nullptr && coll->is_buckets()) {
     const BsonDocument filter = BuildBson([&](BsonBuilder& b) {
       if (!after.empty()) b.OpenDocument("_id").AppendObjectId("$gt", after);
@@ -543,9 +551,11 @@ bool BucketSealer::SearchStep() {
     spec.fill_cache = false;
     Result<std::unique_ptr<PlanExecutor>> found = MakeFindExecutor(storage_, op, std::move(spec));
     const SeriesFields fields = FieldsOf(*coll->series);
-    for (int64_t n = 0; found && n < kSearchStep; ++n) {
+    if (!found) error = found.error();
+    for (int64_t n = 0; !error && n < kSearchStep; ++n) {
       Result<PlanExecutor::State> state = found.value()->Next();
-      if (!state || state.value() != PlanExecutor::State::kAdvanced) break;
+      if (!state) error = state.error();
+      if (error || state.value() != PlanExecutor::State::kAdvanced) break;
       const BsonView bucket = found.value()->input_doc();
       const std::array<char, 12> bucket_id = IdOf(bucket);
       after.assign(bucket_id.data(), bucket_id.size());
@@ -564,11 +574,31 @@ bool BucketSealer::SearchStep() {
       Find(id, coll->series->max_span_seconds, text, floor.Date(), true);
     }
   }
+  if (error && storage_.catalog().FindById(id) != nullptr) {
+    SearchLater(id, after, generation, coll->ns, *error);
+    return false;
+  }
   std::lock_guard l(mutex_);
   if (generation != generation_) return false;
   search_.after = more ? after : std::string();
   if (!more) search_.collections.pop_back();
   return true;
+}
+
+void BucketSealer::SearchLater(uint32_t id, const std::string& after, uint64_t generation,
+                               std::string_view ns, const Error& error) {
+  const bool passes = Passes(error) || error.code == ErrorCode::kQueryPlanKilled;
+  if (!passes)
+    env_.warn("Buckets of a time series cannot be searched", BuildBson([&](BsonBuilder& b) {
+                b.Append("namespace", ns).Append("error", error.message);
+              }));
+  std::lock_guard l(mutex_);
+  if (generation != generation_) return;
+  std::vector<uint32_t>& all = search_.collections;
+  search_.not_before = clock_.MonotonicMicros() + (passes ? kRestMicros : kSearchRestMicros);
+  search_.after = passes ? after : std::string();
+  // From the beginning then, after all others.
+  if (!passes && all.back() == id) std::rotate(all.begin(), all.end() - 1, all.end());
 }
 
 BucketSealer::Group& BucketSealer::Find(uint32_t collection, int32_t span_seconds,

@@ -121,6 +121,7 @@ class BucketSealer {
   struct Search {
     std::vector<uint32_t> collections;  ///< the rest; the last is being searched
     std::string after;                  ///< its `_id`; empty: from the beginning
+    int64_t not_before = 0;             ///< monotonic microseconds: it has failed, and rests first
   };
 
   void Run();
@@ -140,6 +141,9 @@ class BucketSealer {
   /// Buckets of the same meta value and span, known or not, that are not large.
   Result<std::vector<BucketRef>> Siblings(const CollectionInfoPtr& coll, const Group& group);
   bool SearchStep();
+  /// It failed in collection `id`, behind `after`: it is not over.
+  void SearchLater(uint32_t id, const std::string& after, uint64_t generation, std::string_view ns,
+                   const Error& error);
   /// Whether the search has met enough of this meta value and window to merge, with this bucket.
   bool Suffices(uint32_t collection, uint64_t generation, const BucketRef& ref, Instant window,
                 std::string key);
