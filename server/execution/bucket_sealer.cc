@@ -1,6 +1,7 @@
 #include "server/execution/bucket_sealer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "query/plan/executor.h"
 #include "server/execution/point_groups.h"
@@ -217,6 +218,21 @@ void BucketSealer::Settle(Operation& op) {
 
 bool BucketSealer::Step() {
   std::lock_guard one(step_mutex_);
+  try {
+    return StepOnce();
+  } catch (...) {
+    // There is no memory: all is as before, and rests first.
+    std::lock_guard l(mutex_);
+    const int64_t rested = clock_.MonotonicMicros() + kRestMicros;
+    search_.not_before = rested;
+    for (Groups* groups : {&waiting_, &resting_})
+      for (Group& group : *groups)
+        if (std::exchange(group.busy, false)) group.not_before = rested;
+    return false;
+  }
+}
+
+bool BucketSealer::StepOnce() {
   if (!MayRun()) return false;
   bool last = false;
   std::optional<Group> group;
@@ -271,7 +287,11 @@ void BucketSealer::Work(Group group, bool last, uint64_t generation) {
       merging_ = group.collection;
   }
   if (outcome == Outcome::kDone) {
-    outcome = MergeAll(coll, group, last, &known);
+    try {
+      outcome = MergeAll(coll, group, last, &known);
+    } catch (...) {
+      outcome = Outcome::kLater;  // whoever waits for the merge must not wait for ever
+    }
     std::lock_guard l(gate_mutex_);
     merging_ = 0;
     gate_.notify_all();
@@ -282,13 +302,13 @@ void BucketSealer::Work(Group group, bool last, uint64_t generation) {
   if (it == by_key_.end()) return;
   Group& now = *it->second;
   // The rest, and buckets that arrived meanwhile and that the merge has not met.
-  bytes_ -= now.Bytes();
   std::vector<BucketRef> refs;
   for (const BucketRef& ref : group.refs)
     if (!IsDone(ref)) refs.push_back(ref);
   bool more = false;
   for (const BucketRef& ref : now.refs)
     if (!known.contains(std::string(IdText(ref)))) refs.push_back(ref), more = true;
+  bytes_ -= now.Bytes();
   now.refs = std::move(refs);
   now.busy = false;
   now.strange = group.strange;
@@ -303,8 +323,8 @@ void BucketSealer::Work(Group group, bool last, uint64_t generation) {
   } else if (outcome == Outcome::kMore) {
     // As the last one it is the first that waits, still.
     if (!last && !now.queued) {
-      now.queued = true;
       ready_.push_back(now.key);
+      now.queued = true;
     }
   } else if (last && !more && !now.queued) {
     if (now.refs.empty() || now.end.millis <= clock_.Now().millis) {
@@ -619,7 +639,8 @@ BucketSealer::Group& BucketSealer::Find(uint32_t collection, int32_t span_second
     group.resting = false;
     return group;
   }
-  const Groups::iterator at = waiting_.emplace(found ? waiting_.begin() : waiting_.end());
+  Groups made(1);  // it takes its place when nothing more can fail
+  const Groups::iterator at = made.begin();
   at->collection = collection;
   at->begin = begin;
   at->end = Instant{SaturatingDeadline(begin.millis, span_seconds)};
@@ -628,6 +649,7 @@ BucketSealer::Group& BucketSealer::Find(uint32_t collection, int32_t span_second
   at->last_millis = found ? INT64_MIN / 2 : 0;
   by_key_.emplace(at->key, at);
   bytes_ += at->Bytes();
+  waiting_.splice(found ? waiting_.begin() : waiting_.end(), made);
   return *at;
 }
 

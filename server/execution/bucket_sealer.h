@@ -125,8 +125,10 @@ class BucketSealer {
   };
 
   void Run();
-  /// One merge, or one step of the search; false when nothing is to be done now.
+  /// One merge, or one step of the search; false when nothing is to be done now, or there is no
+  /// memory for it.
   bool Step();
+  bool StepOnce();
   /// A group that has something to merge. `*last`: nothing came for a while. REQUIRES: mutex_.
   Group* Take(bool* last);
   /// `group`: a copy.

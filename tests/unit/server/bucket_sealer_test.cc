@@ -58,7 +58,8 @@ struct Buckets {
 struct Sealing {
   testing::CatalogStore store;
   ServerParameters settings;
-  bool may_run = true;
+  bool may_run = true, throws = false;
+  int warned = 0;
   CollectionInfoPtr buckets;
   std::unique_ptr<BucketSealer> sealer;
   int32_t next = 0;
@@ -77,7 +78,11 @@ struct Sealing {
     settings.series_idle_secs = 0;
     sealer = std::make_unique<BucketSealer>(
         *store.storage, store.clock, settings,
-        BucketSealer::Environment{[this] { return may_run; }, [](std::string_view, BsonView) {}});
+        BucketSealer::Environment{[this] { return may_run; },
+                                  [this](std::string_view, BsonView) {
+                                    ++warned;
+                                    if (std::exchange(throws, false)) throw std::bad_alloc();
+                                  }});
   }
   /// One point, which makes a bucket. `told`: the sealer hears of it.
   void Insert(bool told = true) {
@@ -125,6 +130,34 @@ TEST_CASE("What is kept out rests, and does not keep the sealer busy", "[series]
   op.deadline_micros = s.store.clock.MonotonicMicros() + 60'000'000;
   while (s.Buckets() != 1 && op.CheckInterruptNow()) s.sealer->Settle(op);
   CHECK(s.Buckets() == 1);
+}
+
+TEST_CASE("A merge that throws is left for later, and nobody waits for its end", "[series]") {
+  // The exception ended the process; with one thread more, KeepOut would have waited for ever.
+  Sealing s;
+  s.Insert();
+  s.Insert();
+  BucketSealer::Inserted damaged;
+  damaged.meta = std::string("\x02\x02\0\0\0a\0", 7);
+  damaged.floor = Instant{1'700'000'000'000 / 60'000 * 60'000};
+  damaged.ref.id.fill('x');
+  damaged.ref.points = 1;
+  REQUIRE(s.store.Insert(*s.buckets, BuildBson([&](BsonBuilder& b) {
+    b.AppendObjectId("_id", std::string(12, 'x'));
+    b.OpenDocument("control").OpenDocument("min").Append("t", damaged.floor);
+    b.Append("meta", "a").Append("data", 1);
+  })));
+  s.sealer->NoteInserted(s.buckets->id, 3600, {damaged});
+  s.throws = true;
+  Operation op(s.store.clock);
+  op.deadline_micros = s.store.clock.MonotonicMicros() + 60'000'000;
+  s.sealer->Settle(op);
+  CHECK(s.warned == 1);
+  CHECK(s.sealer->groups() == 1);
+  REQUIRE(s.sealer->KeepOut(s.buckets->id, op));
+  while (s.warned < 2 && op.CheckInterruptNow()) s.sealer->Settle(op);
+  CHECK(s.warned == 2);
+  CHECK(s.sealer->groups() == 0);
 }
 
 TEST_CASE("A start finds all small buckets of a meta value, however many", "[series]") {
