@@ -381,7 +381,7 @@ BucketSealer::Outcome BucketSealer::MergeAll(const CollectionInfoPtr& coll, Grou
     });
     group.refs.insert(group.refs.end(), made.value().begin(), made.value().end());
     std::lock_guard l(mutex_);
-    Stats& s = stats_[group.collection];
+    Stats& s = StatsOf(group.collection);
     ++(last ? s.by_idle : s.by_count);
   }
   return Outcome::kMore;
@@ -483,7 +483,7 @@ Result<std::vector<BucketRef>> BucketSealer::Merge(const CollectionInfoPtr& coll
   // It is unknown whether it was written: its buckets are searched for later.
   if (op.commit_timed_out) made.clear();
   std::lock_guard l(mutex_);
-  Stats& s = stats_[coll->id];
+  Stats& s = StatsOf(coll->id);
   ++s.merges;
   s.merged += static_cast<int64_t>(locked.size());
   s.sealed += static_cast<int64_t>(made.size());
@@ -676,7 +676,7 @@ void BucketSealer::MakeRoom() {
     auto oldest = waiting_.begin();
     if (oldest != waiting_.end() && oldest->busy) ++oldest;
     if (oldest == waiting_.end()) return;
-    ++stats_[oldest->collection].by_memory;
+    ++StatsOf(oldest->collection).by_memory;
     SearchFor(oldest->collection);  // once there is room again
     Erase(oldest);
   }
@@ -689,7 +689,7 @@ void BucketSealer::NoteInserted(uint32_t collection, int32_t span_seconds,
   {
     std::lock_guard l(mutex_);
     if (!settings_.series_sealing.load(std::memory_order_relaxed)) return SearchFor(collection);
-    Stats& s = stats_[collection];
+    Stats& s = StatsOf(collection);
     ++s.commits;
     for (Inserted& i : buckets) {
       ++s.inserts;
@@ -753,6 +753,22 @@ void BucketSealer::AppendStats(uint32_t collection, BsonBuilder& out) const {
       .Append("numWaits", int64_t{0})
       .Append("numMeasurementsCommitted", s.points)
       .Append("avgNumMeasurementsPerCommit", s.commits == 0 ? 0 : s.points / s.commits);
+}
+
+BucketSealer::Stats& BucketSealer::StatsOf(uint32_t collection) {
+  const auto it = stats_.find(collection);
+  if (it != stats_.end()) return it->second;
+  if (stats_.size() >= stats_most_) {
+    std::erase_if(stats_,
+                  [&](const auto& s) { return storage_.catalog().FindById(s.first) == nullptr; });
+    stats_most_ = std::max(kStatsAtOnce, 2 * stats_.size());
+  }
+  return stats_[collection];
+}
+
+size_t BucketSealer::counted() const {
+  std::lock_guard l(mutex_);
+  return stats_.size();
 }
 
 size_t BucketSealer::groups() const {

@@ -97,6 +97,7 @@ class BucketSealer {
   void AppendStats(uint32_t collection, BsonBuilder& out) const;
   /// Tracked meta values and spans. For tests.
   size_t groups() const;
+  size_t counted() const;  ///< collections that it has counts of
 
  private:
   struct Group {
@@ -149,7 +150,8 @@ class BucketSealer {
   /// Whether the search has met enough of this meta value and window to merge, with this bucket.
   bool Suffices(uint32_t collection, uint64_t generation, const BucketRef& ref, Instant window,
                 std::string key);
-  // REQUIRES, of all four: mutex_.
+  // REQUIRES, of all five: mutex_.
+  Stats& StatsOf(uint32_t collection);
   /// `found`: by the search, not by an insert.
   Group& Find(uint32_t collection, int32_t span_seconds, std::string_view meta, Instant floor,
               bool found);
@@ -174,7 +176,9 @@ class BucketSealer {
   size_t bytes_ = 0;               ///< of all groups, about
   uint64_t generation_ = 0;        ///< of Restart
   Search search_;
+  static constexpr size_t kStatsAtOnce = 64;
   std::map<uint32_t, Stats> stats_;
+  size_t stats_most_ = kStatsAtOnce;  ///< so many, and those of dropped collections go
 
   /// What the search has met in the window that it is in, by Group::key: buckets come in the order
   /// of their floors. Guarded by step_mutex_.

@@ -160,6 +160,18 @@ TEST_CASE("A merge that throws is left for later, and nobody waits for its end",
   CHECK(s.sealer->groups() == 0);
 }
 
+TEST_CASE("Counts of collections that are dropped go", "[series]") {
+  // They stayed until the end of the process.
+  Sealing s;
+  s.Insert();
+  for (uint32_t dropped = 0; dropped < 1000; ++dropped)
+    s.sealer->NoteInserted(1'000'000 + dropped, 3600, {});
+  CHECK(s.sealer->counted() < 200);
+  const BsonDocument stats =
+      BuildBson([&](BsonBuilder& b) { s.sealer->AppendStats(s.buckets->id, b); });
+  CHECK(stats.view()["numBucketInserts"].NumberAsInt64() == 1);
+}
+
 TEST_CASE("A start finds all small buckets of a meta value, however many", "[series]") {
   // Those above 64 stayed as they were until the next point came.
   Sealing s;
