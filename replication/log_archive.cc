@@ -151,7 +151,6 @@ class Replay {
 
   Result<void> Segment(const ArchivedSegment& s) {
     MAYFLY_TRY(auto reader, SegmentReader::Open(s.path, request_.archive.ciphers));
-    progress_.last_index = reader->trailer().last;
     path_ = s.path;
     for (;;) {
       auto bytes = std::make_shared<std::string>();

@@ -53,11 +53,11 @@ Result<ArchiveSummary> VerifyArchive(const ArchiveSource& source,
 
 /// How far a replay is.
 struct ReplayProgress {
-  uint64_t index = 0, last_index = 0;  ///< of the log: applied, and where the segments at hand end
-  uint64_t ts = 0;                     ///< of the last record applied
-  int64_t wall_millis = 0;             ///< its time
-  int64_t operations = 0;              ///< applied: records of the oplog
-  uint64_t bytes = 0;                  ///< of entries read
+  uint64_t index = 0;       ///< of the log: applied
+  uint64_t ts = 0;          ///< of the last record applied
+  int64_t wall_millis = 0;  ///< its time
+  int64_t operations = 0;   ///< applied: records of the oplog
+  uint64_t bytes = 0;       ///< of entries read
 };
 
 /// What ReplayArchive is to do.

@@ -354,6 +354,7 @@ void Instance::MakeSealer() {
   };
   stages_.Add([this] {
     CloseSet();  // what commits tells of its buckets
+    context_->settle_hook = nullptr;
     context_->set_sealer(nullptr);
     sealer_.reset();
   });

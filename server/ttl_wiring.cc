@@ -86,12 +86,10 @@ std::unique_ptr<TtlMonitor> MakeTtlMonitor(ServerContext& server) {
   server.ttl_figures = [m = monitor.get()](const TtlRule& rule) { return m->Figures(rule); };
   server.ttl_pass_hook = [m = monitor.get()](Operation& op) { m->RunPass(&op); };
   server.ttl_monitor = monitor.get();
-  server.settle_hook = [m = monitor.get()](Operation& op) { m->Settle(&op); };
   return monitor;
 }
 
 void DetachTtlMonitor(ServerContext& server) {
-  server.settle_hook = nullptr;
   server.ttl_monitor = nullptr;
   server.ttl_pass_hook = nullptr;
   server.ttl_figures = nullptr;

@@ -484,7 +484,6 @@ Result<std::vector<BucketRef>> BucketSealer::Merge(const CollectionInfoPtr& coll
   if (op.commit_timed_out) made.clear();
   std::lock_guard l(mutex_);
   Stats& s = StatsOf(coll->id);
-  ++s.merges;
   s.merged += static_cast<int64_t>(locked.size());
   s.sealed += static_cast<int64_t>(made.size());
   return made;

@@ -115,7 +115,7 @@ class BucketSealer {
   };
   using Groups = std::list<Group>;
   struct Stats {
-    int64_t inserts = 0, points = 0, commits = 0, merges = 0, merged = 0, sealed = 0;
+    int64_t inserts = 0, points = 0, commits = 0, merged = 0, sealed = 0;
     int64_t by_count = 0, by_idle = 0, by_memory = 0;  ///< why groups were taken up
   };
   /// The progress of the search for unknown buckets.

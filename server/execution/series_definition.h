@@ -32,7 +32,6 @@ struct HiddenPoints {
   std::optional<Instant> through;  ///< points of this time and before, of all buckets
   std::vector<OfIndex> by_index;   ///< likewise, of the buckets that its filter finds
 
-  bool none() const { return !through && by_index.empty(); }
   /// Of one bucket.
   std::optional<Instant> Of(BsonView bucket) const;
 };
