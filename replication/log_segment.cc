@@ -1,7 +1,6 @@
 #include "replication/log_segment.h"
 
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,7 +18,7 @@ namespace mayfly {
 namespace {
 
 constexpr std::string_view kMagic = "MayflyLA";
-constexpr size_t kSetId = 12, kSumBytes = 32;
+constexpr size_t kSetId = 12, kSumBytes = Checksum::kBytes;
 constexpr size_t kHeaderBytes = 8 + 4 + kSetId + 8 + 8 + 8 + 8 + 1 + 8 + 4;
 constexpr size_t kTrailerBytes = 1 + 10 * 8 + kSumBytes + 4;
 constexpr size_t kBlockHead = 1 + 4 + 4 + 4;
@@ -38,29 +37,6 @@ bool TakeVarint(std::string_view* in, uint64_t* v) {
   }
   return false;
 }
-
-/// SHA-256 of what comes in pieces.
-class Sha {
- public:
-  Sha() : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) {
-    good_ = context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1;
-  }
-  void Add(std::string_view s) {
-    good_ = good_ && EVP_DigestUpdate(context_.get(), s.data(), s.size()) == 1;
-  }
-  /// Empty: it could not be computed.
-  std::string Finish() {
-    std::string sum(kSumBytes, '\0');
-    unsigned n = 0;
-    good_ = good_ && EVP_DigestFinal_ex(context_.get(),
-                                        reinterpret_cast<unsigned char*>(sum.data()), &n) == 1;
-    return good_ ? sum : std::string();
-  }
-
- private:
-  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_;
-  bool good_ = false;
-};
 
 std::string Encode(const SegmentHeader& h) {
   std::string out(kMagic);
@@ -114,9 +90,6 @@ Result<void> Note(const CommittedEntry& e, SegmentTrailer& t) {
 }
 
 }  // namespace
-
-struct SegmentWriter::Sum : Sha {};
-struct SegmentReader::Sum : Sha {};
 
 Error FileError(std::string_view what, std::string_view path) {
   const int code = errno;
@@ -175,7 +148,6 @@ Result<std::unique_ptr<SegmentWriter>> SegmentWriter::Create(const std::string& 
   std::unique_ptr<SegmentWriter> w(new SegmentWriter);
   w->path_ = path;
   w->header_ = std::move(header);
-  w->sum_ = std::make_unique<Sum>();
   // Removes remains of an earlier process; never follows a link of that name.
   (void)::unlink(path.c_str());
   w->fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -188,7 +160,7 @@ Result<std::unique_ptr<SegmentWriter>> SegmentWriter::Create(const std::string& 
     w->cipher_ = std::move(cipher);
   }
   std::string head = Encode(w->header_);
-  w->sum_->Add(head);
+  w->sum_.Add(head);
   w->trailer_.bytes = head.size();
   MAYFLY_TRY(w->Write(head));
   return w;
@@ -231,7 +203,7 @@ Result<void> SegmentWriter::FlushBlock() {
   AppendNumber(head, Crc32(std::string_view(block_).substr(kBlockHead), Crc32(head)));
   block_[0] = 'B';
   std::memcpy(block_.data() + 1, head.data(), head.size());
-  sum_->Add(block_);
+  sum_.Add(block_);
   trailer_.bytes += block_.size();
   ++trailer_.blocks;
   MAYFLY_TRY(Write(block_));
@@ -243,9 +215,7 @@ Result<void> SegmentWriter::FlushBlock() {
 
 Result<void> SegmentWriter::Finish() {
   MAYFLY_TRY(FlushBlock());
-  trailer_.sum = sum_->Finish();
-  if (trailer_.sum.empty())
-    return Error{ErrorCode::kInternalError, "no SHA-256 of " + path_ + " can be computed"};
+  trailer_.sum = sum_.Take();
   std::string tail = Encode(trailer_);
   MAYFLY_TRY(Write(tail));
   if (::fsync(fd_) != 0) return FileError("cannot sync", path_);
@@ -279,7 +249,6 @@ Result<std::unique_ptr<SegmentReader>> SegmentReader::Open(
     const std::string& path, const std::vector<FileCiphersPtr>& ciphers) {
   std::unique_ptr<SegmentReader> r(new SegmentReader);
   r->path_ = path;
-  r->sum_ = std::make_unique<Sum>();
   // Not blocking: a pipe in its place must not make the caller wait.
   r->fd_ = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (r->fd_ < 0) return FileError("cannot open", path);
@@ -348,7 +317,7 @@ Result<void> SegmentReader::ReadHeader() {
   if (version != kSegmentVersion || follows > 2 || header_.first == 0)
     return Damaged("its header says what cannot be");
   header_.follows = static_cast<SegmentFollows>(follows);
-  sum_->Add(head);
+  sum_.Add(head);
   offset_ = prefix_ + kHeaderBytes;
   return Ok();
 }
@@ -382,7 +351,7 @@ Result<void> SegmentReader::ReadTrailer(uint64_t size) {
 
 Result<bool> SegmentReader::End() {
   seen_.bytes = offset_ - prefix_;
-  seen_.sum = sum_->Finish();
+  seen_.sum = sum_.Take();
   if (seen_.sum != trailer_.sum) return Damaged("checksum of the whole");
   if (Encode(seen_) != Encode(trailer_)) return Damaged("its end does not fit its entries");
   return false;
@@ -407,8 +376,8 @@ Result<bool> SegmentReader::NextBlock(std::vector<CommittedEntry>* entries, std:
   MAYFLY_TRY(Read(offset_ + sizeof head, bytes->data(), size));
   if (crc != Crc32(*bytes, Crc32(std::string_view(head + 1, 8))))
     return Damaged("checksum of " + at);
-  sum_->Add(std::string_view(head, sizeof head));
-  sum_->Add(*bytes);
+  sum_.Add(std::string_view(head, sizeof head));
+  sum_.Add(*bytes);
   std::string_view rest = *bytes;
   for (uint32_t i = 0; i < count; ++i) {
     CommittedEntry e;

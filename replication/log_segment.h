@@ -9,6 +9,7 @@
 #include "protocol/error.h"
 #include "protocol/file_cipher.h"
 #include "replication/consensus.h"
+#include "security/checksum.h"
 
 // clang-format off
 /// A segment: a file of an archive of a set's log, with consecutive entries that are applied. The same grammar is in
@@ -91,7 +92,6 @@ class SegmentWriter {
   Result<void> FlushBlock();
   Result<void> Write(std::string& bytes);
 
-  struct Sum;
   std::string path_;
   int fd_ = -1;
   std::unique_ptr<FileCipher> cipher_;
@@ -100,7 +100,7 @@ class SegmentWriter {
   SegmentTrailer trailer_;
   std::string block_;
   uint32_t in_block_ = 0;
-  std::unique_ptr<Sum> sum_;
+  Checksum sum_;
 };
 
 /// Reads one. One thread.
@@ -129,7 +129,6 @@ class SegmentReader {
   Result<bool> End();
   Error Damaged(std::string_view how) const;
 
-  struct Sum;
   std::string path_;
   int fd_ = -1;
   std::unique_ptr<FileCipher> cipher_;
@@ -137,7 +136,7 @@ class SegmentReader {
   SegmentHeader header_;
   SegmentTrailer trailer_;
   SegmentTrailer seen_;  ///< what the blocks so far say
-  std::unique_ptr<Sum> sum_;
+  Checksum sum_;
 };
 
 /// The first and the last timestamp of the oplog that an entry has, and the time; false: none (a
