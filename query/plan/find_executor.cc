@@ -495,6 +495,12 @@ Result<PlanExecutor::State> FindExecutor::Next() {
 }
 
 Result<int64_t> FindExecutor::CountRest(int64_t most) {
+  // First: its rows stand for no document, so none of them could be looked at again.
+  if (auto* counter = dynamic_cast<CounterStage*>(winner_.root.get())) {
+    const int64_t before = std::exchange(pushed_back_, false) ? 1 : 0;
+    MAYFLY_TRY(const int64_t rest, counter->TakeAll());
+    return std::min(before + rest, most);
+  }
   int64_t n = 0;
   // Rows of a trial; those of an earlier batch must be looked at again.
   while (n < most && (pushed_back_ || resumed_ || !buffer_.empty() || trial_eof_)) {
@@ -502,11 +508,6 @@ Result<int64_t> FindExecutor::CountRest(int64_t most) {
     if (state == State::kEof) return n;
     ++n;
   }
-  if (n == 0)
-    if (auto* counter = dynamic_cast<CounterStage*>(winner_.root.get())) {
-      MAYFLY_TRY(n, counter->TakeAll());
-      return std::min(n, most);
-    }
   ctx_.counts_only = dynamic_cast<RecordScanStage*>(winner_.root.get()) != nullptr;
   while (n < most) {
     Row row;
