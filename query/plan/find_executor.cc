@@ -508,6 +508,7 @@ Result<int64_t> FindExecutor::CountRest(int64_t most) {
     if (state == State::kEof) return n;
     ++n;
   }
+  const int64_t told = n;  // Next has counted these
   ctx_.counts_only = dynamic_cast<RecordScanStage*>(winner_.root.get()) != nullptr;
   while (n < most) {
     Row row;
@@ -519,7 +520,8 @@ Result<int64_t> FindExecutor::CountRest(int64_t most) {
     if (state == StageState::kAdvanced) ++n;
   }
   ctx_.counts_only = false;
-  returned_ += n;
+  returned_ += n - told;
+  ctx_.op->n_returned += n - told;
   return n;
 }
 
