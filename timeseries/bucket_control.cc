@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <unordered_map>
 #include <utility>
 
 #include "protocol/bson_compare.h"
@@ -134,7 +133,7 @@ class FieldRanges {
     return it->second;
   }
   std::vector<FieldRange> ranges_;
-  std::unordered_map<std::string_view, size_t> by_name_;
+  ClientViewMap<size_t> by_name_;
 };
 
 void AppendControl(BsonBuilder& b, std::span<const BsonView> points, const SeriesFields& fields,

@@ -4,13 +4,13 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "protocol/bson_builder.h"
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
 #include "protocol/large_memory.h"
+#include "protocol/seeded_hash.h"
 #include "timeseries/bucket_codec.h"
 #include "timeseries/point_columns.h"
 
@@ -39,7 +39,7 @@ class FieldExtremes {
   int sign_;
   BsonValue value_;  ///< a document or an array stands for its kind: `fields_` are what is in it
   std::vector<Field> fields_;
-  std::unordered_map<std::string_view, size_t> by_name_;
+  ClientViewMap<size_t> by_name_;
 };
 
 /// `control.version` of the bucket documents that this server makes, and the subtype of the BinData

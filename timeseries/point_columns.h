@@ -3,9 +3,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
+#include "protocol/seeded_hash.h"
 #include "timeseries/integer_stream.h"
 
 namespace mayfly {
@@ -62,9 +62,9 @@ class PointColumns {
   bool KeepShape();
 
   std::vector<Path> paths_;
-  std::unordered_map<std::string, uint32_t> by_name_;  ///< parent and name
+  ClientStringMap<uint32_t> by_name_;  ///< parent and name
   std::vector<std::vector<uint32_t>> shapes_;
-  std::unordered_map<std::string, int64_t> by_steps_;
+  ClientStringMap<int64_t> by_steps_;
   std::vector<int64_t> shape_of_;
   std::vector<uint32_t> steps_;         ///< of the point that is being walked
   const uint32_t* expected_ = nullptr;  ///< the next step of the point before; null: it had no more

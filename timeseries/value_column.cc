@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <numeric>
-#include <unordered_map>
 
 #include "protocol/bson_validate.h"
+#include "protocol/seeded_hash.h"
 #include "timeseries/double_stream.h"
 
 namespace mayfly {
@@ -79,7 +79,7 @@ void PutTexts(std::string& out, std::span<const BsonValue> values, BsonType type
     PutCompressed(out, bytes);
   };
   const auto text_of = [&](BsonValue v) { return IsText(type) ? v.String() : v.bytes(); };
-  std::unordered_map<std::string_view, int64_t> known;
+  ClientViewMap<int64_t> known;
   for (const BsonValue v : values) {
     const std::string_view text = text_of(v);
     const auto [it, added] = known.try_emplace(text, static_cast<int64_t>(known.size()));

@@ -114,6 +114,7 @@ Result<ZoneInfo> ZoneInfo::Find(std::string_view name) {
   }
   // The system's zone files, by the names users know: not by a path, nor by other names of the
   // library and its folder. Only existing zones get in, so the cache is bounded.
+  // hashed: by names of zones that exist
   thread_local std::unordered_map<std::string, cctz::time_zone> cache;
   auto it = cache.find(std::string(name));
   if (it == cache.end()) {

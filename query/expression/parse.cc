@@ -573,6 +573,7 @@ std::vector<std::span<const OperatorDef>> AllOperatorTables() {
 
 const OperatorDef* FindOperator(std::string_view name) {
   static const auto* const index = [] {
+    // hashed: by names of operators
     auto* map = new std::unordered_map<std::string_view, const OperatorDef*>;
     for (auto table : AllOperatorTables())
       for (const OperatorDef& def : table) map->emplace(def.name, &def);

@@ -65,6 +65,9 @@ check_layout() {
   # shellcheck disable=SC2046
   clean python3 $lib/check_python.py $(git ls-files '*.py')
   clean python3 $lib/check_growth.py query/{expression,match,projection,update,sort,pipeline}/*.cc
+  # Tables that a client could fill with names of one hash.
+  # shellcheck disable=SC2046
+  clean python3 $lib/check_hashes.py $(git ls-files -co --exclude-standard "${code[@]/%//*.cc}" "${code[@]/%//*.h}")
   # What would break a build of sources together, or change what they call.
   # shellcheck disable=SC2046
   clean python3 $lib/check_unity.py $(git ls-files -co --exclude-standard "${code[@]/%//*.cc}" "${code[@]/%//*.h}" \

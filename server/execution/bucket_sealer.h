@@ -14,12 +14,12 @@
 #include <string>
 #include <string_view>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "protocol/bson_builder.h"
 #include "protocol/error.h"
 #include "protocol/instant.h"
+#include "protocol/seeded_hash.h"
 #include "server/dispatch/parameters.h"
 #include "storage/storage.h"
 #include "timeseries/point_columns.h"
@@ -171,7 +171,7 @@ class BucketSealer {
   bool stopping_ = false;
   Groups waiting_;  ///< the one whose last point is the oldest first
   Groups resting_;  ///< merged as far as it goes, and their span is not over
-  std::unordered_map<std::string_view, Groups::iterator> by_key_;
+  ClientViewMap<Groups::iterator> by_key_;
   std::deque<std::string> ready_;  ///< keys of groups that need not wait
   size_t bytes_ = 0;               ///< of all groups, about
   uint64_t generation_ = 0;        ///< of Restart
@@ -187,7 +187,7 @@ class BucketSealer {
     uint32_t collection = 0;
     Instant window{INT64_MIN};
     size_t refs = 0;
-    std::unordered_map<std::string, std::vector<BucketRef>> by_key;
+    ClientStringMap<std::vector<BucketRef>> by_key;
   };
   Seen seen_;
 

@@ -4,12 +4,12 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
 #include "protocol/instant.h"
+#include "protocol/seeded_hash.h"
 #include "storage/catalog/catalog_types.h"
 #include "timeseries/bucket_control.h"
 #include "timeseries/bucket_span.h"
@@ -76,7 +76,7 @@ class PointGroups {
   std::string key_;  ///< of the point that is added
   std::deque<OfMeta> metas_;
   OfMeta* last_ = nullptr;  ///< of the point before
-  std::unordered_map<std::string, OfMeta*> by_meta_;
+  ClientStringMap<OfMeta*> by_meta_;
   bool suspends_ = false;
 };
 

@@ -1,8 +1,7 @@
 #include "server/http/http_api.h"
 
-#include <unordered_set>
-
 #include "protocol/extended_json.h"
+#include "protocol/seeded_hash.h"
 #include "replication/replica_set.h"
 #include "server/dispatch/config.h"
 #include "server/dispatch/server_context.h"
@@ -64,9 +63,9 @@ BsonDocument StoreSummary(BsonView rocksdb) {
 }
 
 /// Collections where a rule has had something to remove for longer than a pass takes.
-std::unordered_set<std::string> Held(BsonView status) {
+ClientStringSet Held(BsonView status) {
   constexpr int64_t kLateMillis = 200;
-  std::unordered_set<std::string> out;
+  ClientStringSet out;
   const BsonValue rules = status["rules"];
   if (!rules.IsArray()) return out;
   for (const BsonElement& e : rules.Document()) {
@@ -81,8 +80,7 @@ std::unordered_set<std::string> Held(BsonView status) {
 
 /// The open transactions (of currentOp) that have locked documents in these collections, the oldest
 /// first.
-void AppendHoldingTransactions(BsonView inprog, const std::unordered_set<std::string>& held,
-                               BsonBuilder& out) {
+void AppendHoldingTransactions(BsonView inprog, const ClientStringSet& held, BsonBuilder& out) {
   constexpr int64_t kShown = 5;
   int64_t total = 0;
   {
@@ -197,7 +195,7 @@ Awaitable<std::string> HttpApi::LiveStatus(ActivityHistory::Sample sample, std::
     if (status) set = std::move(status).value();  // else: not initiated yet
   }
   BsonDocument open;
-  const std::unordered_set<std::string> held = Held(status_.reply.view());
+  const ClientStringSet held = Held(status_.reply.view());
   if (!held.empty() && server_.replica_set() != nullptr) {
     auto ops = co_await RunLocalCommand(server_, io_, "admin", BuildBson([](BsonBuilder& b) {
                                           b.Append("currentOp", 1);

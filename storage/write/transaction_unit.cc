@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <unordered_set>
 
 #include "storage/catalog/namespace.h"
 #include "storage/keys/key_format.h"
@@ -254,8 +253,8 @@ Result<void> NoteDeadlines(Storage& storage, WriteUnit::Impl& u, Operation& op) 
   kept->prepared = op.now.millis;
   const Instant horizon{op.now.millis + kLookAheadMillis};
   std::vector<std::optional<Visibility>> visible(u.collections.size());
-  std::unordered_set<std::string_view> removed;  // as expired: gone for everybody, as it should be
-  std::unordered_set<std::string_view> seen;
+  ClientViewSet removed;  // as expired: gone for everybody, as it should be
+  ClientViewSet seen;
   for (const DocumentChange& c : u.changes) {
     const TouchedCollection& t = u.collections[c.collection];
     std::optional<Visibility>& of = visible[c.collection];

@@ -4,7 +4,6 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "protocol/seeded_hash.h"
@@ -70,7 +69,7 @@ struct TransactionUnit {
   uint64_t reign = 0;            ///< the committer's when it was begun
   bool logged = false;           ///< its entry in the log says that it is one
   /// Records that archives have put there, perhaps in place of ones past their deadline.
-  std::unordered_set<std::string> archived;
+  ClientStringSet archived;
   /// Deadlines that count from the commit: which of the unit's changes of records has one, what it
   /// is so far and by which reading of the clock, and the latest that it may be.
   struct FromCommit {

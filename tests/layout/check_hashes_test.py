@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""scripts/lib/check_hashes.py finds tables of strings that use std::hash, and no other table."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts/lib/check_hashes.py"
+
+FAULTS = {
+    "a map of views": "std::unordered_map<std::string_view, size_t> by_name_;",
+    "a map of strings": "std::unordered_map<std::string, std::map<int, std::vector<int>>> by_name_;",
+    "a map over two lines": "std::unordered_map<\n    std::string, int> by_name_;",
+    "a set": "std::unordered_set<std::string> seen;",
+    "a set of views": "std::unordered_set<std::string_view> seen;",
+    "constant keys": "std::unordered_map<const std::string, int> seen;",
+    "a multimap": "std::unordered_multimap<std::string, int> all;",
+    "a flat set": "boost::unordered_flat_set<std::string_view> seen;",
+    "std::hash by name": "std::unordered_set<std::string, std::hash<std::string>> seen;",
+    "a reason that is none": "std::unordered_set<std::string> seen;  // by name",
+}
+CLEAN = {
+    "the tables for it": "ClientStringMap<int> by_name_;\nClientViewSet seen;",
+    "a hash of its own": "std::unordered_map<std::string, int, Hash, std::equal_to<>> by_name_;",
+    "a set with a hash of its own": "boost::unordered_flat_set<std::string_view, SeededStringHash> cut;",
+    "numbers": "std::unordered_map<uint32_t, std::string> by_id_;",
+    "a reason": "std::unordered_set<std::string> seen;  // hashed: by names of operators",
+    "a reason above": "// hashed: by names of operators\nauto* map = new std::unordered_map<std::string, int>;",
+    "a comment": "// as std::unordered_set<std::string> has it",
+}
+
+passed = failed = 0
+with tempfile.TemporaryDirectory() as folder:
+    for cases, want in ((FAULTS, 1), (CLEAN, 0)):
+        for what, text in cases.items():
+            file = Path(folder) / "table.h"
+            file.write_text("namespace mayfly {\n" + text + "\n}\n")
+            r = subprocess.run([sys.executable, SCRIPT, file], capture_output=True, text=True)
+            if r.returncode == want and not r.stderr:
+                passed += 1
+            else:
+                failed += 1
+                print(f"FAIL {what}: {r.stdout + r.stderr or 'not found'}")
+print(f"check_hashes: {passed} passed, {failed} failed")
+sys.exit(failed > 0)
