@@ -20,13 +20,16 @@ FieldExtremes::FieldExtremes(FieldExtremes&&) noexcept = default;
 FieldExtremes& FieldExtremes::operator=(FieldExtremes&&) noexcept = default;
 FieldExtremes::~FieldExtremes() = default;
 
-void FieldExtremes::AddField(std::string_view name, BsonValue v) {
+Result<void> FieldExtremes::AddField(std::string_view name, BsonValue v, ControlWork& work) {
+  // About: with room that the list has for more, and the node of the table.
+  constexpr size_t kBytesOfField = 2 * sizeof(Field) + 64;
   const auto [it, added] = by_name_.try_emplace(name, fields_.size());
+  MAYFLY_TRY(work.Part(added ? kBytesOfField : 0));
   if (added) fields_.push_back({name, FieldExtremes(sign_)});
-  fields_[it->second].extremes.Add(v);
+  return fields_[it->second].extremes.Add(v, work);
 }
 
-void FieldExtremes::Add(BsonValue v) {
+Result<void> FieldExtremes::Add(BsonValue v, ControlWork& work) {
   const int kinds =
       value_.missing() ? sign_ : CanonicalTypeOrder(v.type()) - CanonicalTypeOrder(value_.type());
   const bool container = v.IsDocument() || v.IsArray();
@@ -35,12 +38,15 @@ void FieldExtremes::Add(BsonValue v) {
     fields_.clear();
     by_name_.clear();
   } else if (kinds != 0) {
-    return;
+    return Ok();
   } else if (!container && CompareValues(v, value_) * sign_ > 0) {
     value_ = v;
   }
-  if (!container) return;
-  for (const BsonElement& e : v.Document()) AddField(e.name, e.value);
+  if (!container) return Ok();
+  for (const BsonElement& e : v.Document()) {
+    MAYFLY_TRY(AddField(e.name, e.value, work));
+  }
+  return Ok();
 }
 
 void FieldExtremes::AppendTo(BsonBuilder& b, std::string_view name) const {
@@ -65,19 +71,21 @@ struct FieldRange {
   std::unique_ptr<FieldExtremes> low, high;
   size_t seen = 0;  ///< the number of the last point that has it, from 1
 
-  void Add(BsonValue v) {
-    if (low == nullptr && !v.IsDocument() && !v.IsArray()) [[likely]]
-      return AddPlain(v);
+  Result<void> Add(BsonValue v, ControlWork& work) {
+    if (low == nullptr && !v.IsDocument() && !v.IsArray()) [[likely]] {
+      AddPlain(v);
+      return Ok();
+    }
     if (low == nullptr) {
       low = std::make_unique<FieldExtremes>(-1);
       high = std::make_unique<FieldExtremes>(1);
       if (!least.missing()) {
-        low->Add(least);
-        high->Add(greatest);
+        MAYFLY_TRY(low->Add(least, work));
+        MAYFLY_TRY(high->Add(greatest, work));
       }
     }
-    low->Add(v);
-    high->Add(v);
+    MAYFLY_TRY(low->Add(v, work));
+    return high->Add(v, work);
   }
   void AddPlain(BsonValue v) {
     if (least.missing()) {
@@ -108,25 +116,32 @@ struct FieldRange {
 /// Fields in the order in which they first came.
 class FieldRanges {
  public:
-  FieldRanges(std::span<const BsonView> points, const SeriesFields& fields) {
+  /// Once. Errors: those of `work`.
+  Result<void> Add(std::span<const BsonView> points, const SeriesFields& fields,
+                   ControlWork& work) {
     size_t point = 0;
     for (const BsonView p : points) {
       ++point;
       size_t next = 0;  // most points have the fields of the one before, in their order
       for (const BsonElement& e : p) {
         if (!fields.meta.empty() && e.name == fields.meta) continue;
-        if (next >= ranges_.size() || ranges_[next].name != e.name) next = Find(e.name);
+        if (next >= ranges_.size() || ranges_[next].name != e.name) {
+          MAYFLY_TRY(next, Find(e.name, work));
+        }
         FieldRange& range = ranges_[next++];
         // If a field occurs twice, queries see the first value.
-        if (std::exchange(range.seen, point) != point) range.Add(e.value);
+        if (std::exchange(range.seen, point) == point) continue;
+        MAYFLY_TRY(range.Add(e.value, work));
       }
     }
+    return Ok();
   }
   const std::vector<FieldRange>& ranges() const { return ranges_; }
 
  private:
-  size_t Find(std::string_view name) {
+  Result<size_t> Find(std::string_view name, ControlWork& work) {
     const auto [it, added] = by_name_.try_emplace(name, ranges_.size());
+    MAYFLY_TRY(work.Part(added ? 2 * sizeof(FieldRange) + 64 : 0));
     if (added)
       ranges_.push_back(
           {.name = name, .least = {}, .greatest = {}, .low = {}, .high = {}, .seen = 0});
@@ -136,9 +151,11 @@ class FieldRanges {
   ClientViewMap<size_t> by_name_;
 };
 
-void AppendControl(BsonBuilder& b, std::span<const BsonView> points, const SeriesFields& fields,
-                   Instant floor) {
-  const FieldRanges all(points, fields);
+Result<void> AppendControl(BsonBuilder& b, std::span<const BsonView> points,
+                           const SeriesFields& fields, Instant floor, const InterruptCheck& check) {
+  ControlWork work(check);
+  FieldRanges all;
+  MAYFLY_TRY(all.Add(points, fields, work));
   BsonBuilder control = b.OpenDocument("control");
   control.Append("version", kBucketVersion);
   {
@@ -155,6 +172,7 @@ void AppendControl(BsonBuilder& b, std::span<const BsonView> points, const Serie
     for (const FieldRange& f : all.ranges()) f.AppendTo(max, true);
   }
   control.Append("count", static_cast<int32_t>(points.size()));
+  return Ok();
 }
 
 Error WrongLayout(std::string_view what) {
@@ -202,11 +220,11 @@ Result<size_t> CountByField(BsonView bucket, const SeriesFields& fields) {
 
 Result<void> AppendBucketDocument(BsonBuilder& b, std::span<const BsonView> points,
                                   const SeriesFields& fields, std::string_view id, BsonValue meta,
-                                  Instant floor, BucketForm form) {
+                                  Instant floor, BucketForm form, const InterruptCheck& check) {
   MAYFLY_TRY(const std::string data, form == BucketForm::kRows ? RowsOfPoints(points, fields, meta)
                                                                : SealPoints(points, fields, meta));
   b.AppendObjectId("_id", id);
-  AppendControl(b, points, fields, floor);
+  MAYFLY_TRY(AppendControl(b, points, fields, floor, check));
   if (!meta.missing()) b.Append("meta", meta);
   b.AppendBinary("data", kBucketSubtype, data);
   return Ok();
@@ -388,11 +406,12 @@ Result<BucketFacts> FactsOfBucketDocument(BsonView bucket, const SeriesFields& f
   return facts;
 }
 
-bool ControlIsRight(BsonView bucket, std::span<const BsonView> points, const SeriesFields& fields,
-                    Instant floor) {
+Result<bool> ControlIsRight(BsonView bucket, std::span<const BsonView> points,
+                            const SeriesFields& fields, Instant floor,
+                            const InterruptCheck& check) {
   std::string bytes;
   BsonBuilder b(bytes);
-  AppendControl(b, points, fields, floor);
+  MAYFLY_TRY(AppendControl(b, points, fields, floor, check));
   b.Done();
   const BsonView made(bytes);
   if (!IsOwn(bucket)) {

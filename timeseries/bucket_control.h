@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <optional>
 #include <set>
 #include <span>
@@ -16,6 +17,32 @@
 
 namespace mayfly {
 
+/// Asked now and then by long work, which its error ends. Empty: nobody is asked.
+using InterruptCheck = std::function<Result<void>()>;
+
+/// The work on one `control`: a point of 16 MiB may have a million fields or elements, and each
+/// takes some hundred bytes while the least and the greatest are looked for. One thread.
+class ControlWork {
+ public:
+  /// `check` must outlive this.
+  explicit ControlWork(const InterruptCheck& check) : check_(check) {}
+  /// One more field or element was met, for which `bytes` are kept. Errors: ExceededMemoryLimit 146
+  /// without room; that of the check.
+  Result<void> Part(size_t bytes) {
+    constexpr size_t kPartsPerCheck = 1024;
+    if (++parts_ % kPartsPerCheck == 0 && check_) {
+      MAYFLY_TRY(check_());
+    }
+    bytes_ += bytes;
+    return hold_.Set(bytes_);
+  }
+
+ private:
+  const InterruptCheck& check_;
+  size_t parts_ = 0, bytes_ = 0;
+  large_memory::Hold hold_;
+};
+
 /// The least or greatest values of fields over many documents, as a bucket's `control.min` and
 /// `control.max` have them: each field for itself in the order of BSON, documents field by field
 /// and arrays element by element, whatever the others have; where kinds differ, the kind decides
@@ -27,10 +54,10 @@ class FieldExtremes {
   FieldExtremes(FieldExtremes&&) noexcept;
   FieldExtremes& operator=(FieldExtremes&&) noexcept;
   ~FieldExtremes();
-  /// `v` must outlive this. REQUIRES: not missing.
-  void Add(BsonValue v);
-  /// One more value of a field within this one.
-  void AddField(std::string_view name, BsonValue v);
+  /// `v` must outlive this. REQUIRES: not missing. Errors: those of `work`.
+  Result<void> Add(BsonValue v, ControlWork& work);
+  /// One more value of a field within this one. Errors: those of `work`.
+  Result<void> AddField(std::string_view name, BsonValue v, ControlWork& work);
   /// As the value `name`; nothing if nothing was added.
   void AppendTo(BsonBuilder& b, std::string_view name) const;
 
@@ -54,10 +81,11 @@ enum class BucketForm : uint8_t { kRows, kColumns };
 /// Appends a bucket as `system.buckets.X` has it: `_id`, `control` (version 128, min, max, count;
 /// the least time is the bucket's lower bound), `meta` if there is one, and `data`, BinData of
 /// bucket_codec.h. `id`: 12 bytes. REQUIRES: validated points whose first value of the meta field
-/// has the bytes of `meta`. Errors: InternalError beyond the limits of a bucket.
+/// has the bytes of `meta`. Errors: InternalError beyond the limits of a bucket; 146 without memory;
+/// that of `check`.
 Result<void> AppendBucketDocument(BsonBuilder& b, std::span<const BsonView> points,
                                   const SeriesFields& fields, std::string_view id, BsonValue meta,
-                                  Instant floor, BucketForm form);
+                                  Instant floor, BucketForm form, const InterruptCheck& check = {});
 
 /// The points of a bucket document in either form, one by one: what AppendBucketDocument wrote, or
 /// the layout by field, of which the fields of a point come in the order of `data`, the meta field
@@ -133,8 +161,10 @@ struct BucketFacts {
 Result<BucketFacts> FactsOfBucketDocument(BsonView bucket, const SeriesFields& fields);
 
 /// For a client's bucket document and its points: whether it has no other fields, and `control`
-/// matches these points. Of the layout by field only min and max are looked at.
-bool ControlIsRight(BsonView bucket, std::span<const BsonView> points, const SeriesFields& fields,
-                    Instant floor);
+/// matches these points. Of the layout by field only min and max are looked at. Errors: 146 without
+/// memory; that of `check`.
+Result<bool> ControlIsRight(BsonView bucket, std::span<const BsonView> points,
+                            const SeriesFields& fields, Instant floor,
+                            const InterruptCheck& check = {});
 
 }  // namespace mayfly

@@ -462,7 +462,8 @@ Result<std::vector<BucketRef>> BucketSealer::Merge(const CollectionInfoPtr& coll
     const std::string id = NewBucketId(cut.floor);
     std::string& document = documents.emplace_back();
     BsonBuilder b(document);
-    MAYFLY_TRY(AppendBucketDocument(b, some, fields, id, meta, cut.floor, BucketForm::kColumns));
+    MAYFLY_TRY(AppendBucketDocument(b, some, fields, id, meta, cut.floor, BucketForm::kColumns,
+                                    [&op] { return op.CheckInterrupt(); }));
     b.Done();
     if (document.size() > static_cast<size_t>(kMaxBsonUserSize)) return std::vector<BucketRef>();
     BucketRef ref;

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "protocol/bson_view.h"
@@ -45,10 +46,12 @@ std::vector<BucketCut> CutIntoBuckets(std::span<const TimedPoint> points, Bucket
 /// span, or several where they are many, in order of time. Keeps views of the points. One thread.
 class PointGroups {
  public:
-  /// `series` must outlive this.
-  explicit PointGroups(const SeriesOptions& series) : series_(series) {}
+  /// `series` must outlive this. `check`: asked while large points are looked at.
+  explicit PointGroups(const SeriesOptions& series, InterruptCheck check = {})
+      : series_(series), check_(std::move(check)) {}
   /// One more point: a document with an `_id`, which must outlive this. Errors: BadValue 2 when its
-  /// time is missing or no date; BSONObjectTooLarge 10334 for one that no bucket has room for.
+  /// time is missing or no date; BSONObjectTooLarge 10334 for one that no bucket has room for; 146
+  /// without memory for a large one; that of the check.
   Result<void> Add(BsonView point);
   /// Whether a point's date suspends all expiry of the collection (EXPIRY A.4).
   bool suspends() const { return suspends_; }
@@ -59,7 +62,7 @@ class PointGroups {
     BsonValue meta;
     size_t points = 0, bytes = 0;
   };
-  /// All of them; their points are rows. Once.
+  /// All of them; their points are rows. Once. Errors: 146 without memory; that of the check.
   Result<std::vector<Bucket>> Buckets();
 
  private:
@@ -73,6 +76,7 @@ class PointGroups {
   OfMeta& Find(BsonValue meta);
 
   const SeriesOptions& series_;
+  const InterruptCheck check_;
   std::string key_;  ///< of the point that is added
   std::deque<OfMeta> metas_;
   OfMeta* last_ = nullptr;  ///< of the point before

@@ -114,7 +114,8 @@ BucketForm FormOf(const BucketFacts& facts, size_t bytes) {
 
 /// The bucket with another meta value, missing: none. Each point keeps the place of it; points that
 /// have had none get it at their end.
-Result<std::string> WithMeta(BsonView bucket, BsonValue meta, const SeriesFields& fields) {
+Result<std::string> WithMeta(BsonView bucket, BsonValue meta, const SeriesFields& fields,
+                             const InterruptCheck& check) {
   MAYFLY_TRY(const BucketFacts facts, FactsOfBucketDocument(bucket, fields));
   const BsonValue floor = bucket.FindPath("control.min." + fields.time);
   if (!floor.IsDate() || !bucket["_id"].Is(BsonType::kObjectId))
@@ -152,7 +153,7 @@ Result<std::string> WithMeta(BsonView bucket, BsonValue meta, const SeriesFields
   std::string out;
   BsonBuilder b(out);
   MAYFLY_TRY(AppendBucketDocument(b, views, fields, bucket["_id"].ObjectId(), meta, floor.Date(),
-                                  FormOf(facts, moved.size())));
+                                  FormOf(facts, moved.size()), check));
   b.Done();
   if (out.size() > static_cast<size_t>(kMaxBsonUserSize))
     return Error{ErrorCode::kBSONObjectTooLarge,
@@ -204,7 +205,7 @@ std::optional<Result<void>> WriteCommand::TryStagePoints(std::span<const BsonVie
   if (!ExpiryIsShort(*coll_)) return std::nullopt;
   KeepShort(unit);
   Observe(unit);
-  PointGroups groups(*coll_->series);
+  PointGroups groups(*coll_->series, [this] { return op_.CheckInterrupt(); });
   for (const BsonView doc : documents) {
     Result<BsonView> ready = Prepare(doc);
     if (!ready) return ready.error();
@@ -268,7 +269,7 @@ Result<void> WriteCommand::InsertSomePoints(std::span<const BsonView> documents,
                                             std::optional<Error>* failed) {
   // SuspendExpiry puts another definition in the place of coll_, and nobody else may have this one.
   const std::shared_ptr<const SeriesOptions> series = coll_->series;
-  PointGroups groups(*series);
+  PointGroups groups(*series, [this] { return op_.CheckInterrupt(); });
   size_t bytes = 0, i = next;
   for (; i < documents.size() && i - next < most && bytes < kPointBytesPerUnit; ++i) {
     MAYFLY_TRY(op_.CheckInterrupt());
@@ -391,7 +392,8 @@ Result<void> WriteCommand::DeletePointsOf(std::string_view record_key, const Mat
     BsonBuilder b(rest);
     MAYFLY_TRY(const BucketFacts facts, FactsOfBucketDocument(locked.doc, fields));
     MAYFLY_TRY(AppendBucketDocument(b, left, fields, locked.doc["_id"].ObjectId(),
-                                    locked.doc["meta"], time.Date(), FormOf(facts, points.size())));
+                                    locked.doc["meta"], time.Date(), FormOf(facts, points.size()),
+                                    [this] { return op_.CheckInterrupt(); }));
     b.Done();
     MAYFLY_TRY(unit->Update(*coll_, locked, BsonView(rest), locked.expire_at));
   }
@@ -506,7 +508,8 @@ Result<UpdateResult> WriteCommand::UpdateMeta(const UpdateStatement& s, bool wan
         std::string& next = scratch_.Add();
         MAYFLY_TRY(bool changed, change->ApplyTo(locked.doc, -1, false, eval, &next));
         if (changed) {
-          MAYFLY_TRY(std::string moved, WithMeta(locked.doc, BsonView(next)["meta"], fields));
+          MAYFLY_TRY(std::string moved, WithMeta(locked.doc, BsonView(next)["meta"], fields,
+                                                 [this] { return op_.CheckInterrupt(); }));
           next = std::move(moved);
           MAYFLY_TRY(unit->Update(*coll_, locked, BsonView(next), locked.expire_at));
           MAYFLY_TRY(unit.Commit({}));
@@ -563,8 +566,9 @@ Result<bool> WriteCommand::CheckBucket(BsonView doc) const {
     suspends = suspends || SuspendsExpiry(time.Date());
   }
   // Queries skip buckets by their control: a wrong value there would hide points.
-  if (!ControlIsRight(doc, views, FieldsOf(series), least.Date()))
-    return bad("control is not that of its points, or it has other fields");
+  MAYFLY_TRY(const bool right, ControlIsRight(doc, views, FieldsOf(series), least.Date(),
+                                              [this] { return op_.CheckInterrupt(); }));
+  if (!right) return bad("control is not that of its points, or it has other fields");
   return suspends;
 }
 

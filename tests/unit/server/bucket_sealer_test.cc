@@ -111,6 +111,25 @@ struct Sealing {
 
 }  // namespace
 
+TEST_CASE("A point for which no bucket has room is refused before a bucket is made of it",
+          "[series]") {
+  const BsonDocument point = BuildBson([](BsonBuilder& b) {
+    b.Append("_id", 1).Append("t", Instant{1'700'000'000'000});
+    BsonArrayBuilder list = b.OpenArray("a");
+    for (int32_t i = 0; i < 800'000; ++i) list.Append(i);
+  });
+  // Not even the first part of the bucket's least values has room here.
+  large_memory::Budget budget;
+  budget.SetLimit(1 << 20);
+  const large_memory::BudgetScope scope(budget);
+  SeriesOptions options;
+  options.time_field = "t";
+  PointGroups groups(options);
+  const Result<void> r = groups.Add(point);
+  REQUIRE(!r);
+  CHECK(r.error().code == ErrorCode::kBSONObjectTooLarge);
+}
+
 TEST_CASE("What is kept out rests, and does not keep the sealer busy", "[series]") {
   // Without a time to be idle it was taken up again at once, every 2 ms, and Settle never ended.
   Sealing s;

@@ -97,6 +97,40 @@ TEST_CASE("When buckets are due", "[bucket]") {
   CHECK(SuspendsExpiry(Instant{2'147'483'647'001}));
 }
 
+TEST_CASE("A point of very many parts is charged while its control is made, and may be interrupted",
+          "[bucket]") {
+  const SeriesFields fields{"t", "m"};
+  const BsonDocument point = BuildBson([](BsonBuilder& b) {
+    b.Append("t", Instant{61'000});
+    BsonArrayBuilder list = b.OpenArray("a");
+    for (int32_t i = 0; i < 100'000; ++i) list.Append(i);
+  });
+  const std::vector<BsonView> views{point.view()};
+  int asked = 0;
+  const auto make = [&](int64_t limit, int refused_at) {
+    large_memory::Budget budget;
+    budget.SetLimit(limit);
+    const large_memory::BudgetScope scope(budget);
+    asked = 0;
+    std::string bytes;
+    BsonBuilder b(bytes);
+    const Result<void> r =
+        AppendBucketDocument(b, views, fields, "123456789012", {}, Instant{60'000},
+                             BucketForm::kRows, [&]() -> Result<void> {
+                               if (++asked == refused_at)
+                                 return Error{ErrorCode::kInterrupted, "enough"};
+                               return Ok();
+                             });
+    CHECK(budget.used() == 0);
+    return r ? ErrorCode::kOk : r.error().code;
+  };
+  CHECK(make(int64_t{1} << 30, 0) == ErrorCode::kOk);
+  CHECK(asked > 100);
+  CHECK(make(int64_t{1} << 30, 7) == ErrorCode::kInterrupted);
+  CHECK(asked == 7);
+  CHECK(make(int64_t{8} << 20, 0) == ErrorCode::kExceededMemoryLimit);
+}
+
 TEST_CASE("Bucket documents, of rows and of columns", "[bucket]") {
   const SeriesFields fields{"t", "m"};
   const std::vector<BsonDocument> points = {
@@ -120,8 +154,8 @@ TEST_CASE("Bucket documents, of rows and of columns", "[bucket]") {
     REQUIRE(facts.has_value());
     CHECK(facts.value().count == 3);
     CHECK(facts.value().rows == (form == BucketForm::kRows));
-    CHECK(ControlIsRight(shown, views, fields, Instant{60'000}));
-    CHECK(!ControlIsRight(shown, views, fields, Instant{0}));
+    CHECK(ControlIsRight(shown, views, fields, Instant{60'000}).value());
+    CHECK(!ControlIsRight(shown, views, fields, Instant{0}).value());
     std::string out;
     std::vector<size_t> ends;
     large_memory::Hold hold;
