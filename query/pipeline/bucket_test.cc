@@ -5,6 +5,7 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/bson_compare.h"
+#include "query/match/match_internal.h"
 
 namespace mayfly {
 namespace {
@@ -47,11 +48,10 @@ bool HasOrder(BsonValue v) {
   }
 }
 
-bool IsNan(BsonValue v) {
-  static constexpr char kNanBytes[8] = {0, 0, 0, 0, 0, 0, '\xF8', '\x7F'};
-  return v.IsNumber() && CompareValues(v, BsonValue(BsonType::kDouble, kNanBytes, 8)) == 0;
+/// Whether `a` is of a class that comes before that of `b`.
+bool Below(BsonValue a, BsonValue b) {
+  return CanonicalTypeOrder(a.type()) < CanonicalTypeOrder(b.type());
 }
-
 bool SameClass(BsonValue a, BsonValue b) {
   return CanonicalTypeOrder(a.type()) == CanonicalTypeOrder(b.type());
 }
@@ -59,7 +59,8 @@ bool SameClass(BsonValue a, BsonValue b) {
 /// A filter against one bucket. One thread, for the time of one test.
 class Tester {
  public:
-  Tester(BsonView bucket, const SeriesFields& fields) : bucket_(bucket), fields_(fields) {
+  Tester(BsonView bucket, const SeriesFields& fields, EvalContext* eval)
+      : bucket_(bucket), fields_(fields), eval_(eval) {
     const BsonValue control = bucket["control"];
     if (!control.IsDocument()) return;
     const BsonValue min = control.Document()["min"], max = control.Document()["max"];
@@ -69,6 +70,13 @@ class Tester {
     known_ = true;
   }
 
+  Result<Verdict> Run(const MatchExpression& e) {
+    const Verdict verdict = Test(e);
+    if (error_) return *error_;
+    return verdict;
+  }
+
+ private:
   Verdict Test(const MatchExpression& e) {
     switch (e.kind) {
       case MatchKind::kAlwaysTrue:
@@ -90,11 +98,17 @@ class Tester {
       case MatchKind::kNot:
         return Negated(Test(*e.children[0]));
       default:
-        return e.path.empty() ? Verdict::kSome : Leaf(e);
+        return e.path.empty() || Stopped() ? Verdict::kSome : Leaf(e);
     }
   }
 
- private:
+  /// Whether the operation was interrupted: a filter may have very many conditions.
+  bool Stopped() {
+    if (error_ || eval_ == nullptr || eval_->op == nullptr) return error_.has_value();
+    if (Result<void> r = eval_->op->CheckInterrupt(); !r) error_ = r.error();
+    return error_.has_value();
+  }
+
   Verdict Any(const MatchExpression& e) {
     Verdict any = Verdict::kNone;
     for (const MatchPtr& c : e.children) {
@@ -116,12 +130,8 @@ class Tester {
       case MatchKind::kGt:
       case MatchKind::kGte:
         return Compare(known, e.kind, e.operand.view());
-      case MatchKind::kIn: {
-        if (!e.regexes.empty()) return Verdict::kSome;
-        Verdict any = Verdict::kNone;
-        for (const Value& v : e.list) any = std::max(any, Compare(known, MatchKind::kEq, v.view()));
-        return any;
-      }
+      case MatchKind::kIn:
+        return e.regexes.empty() ? In(known, e.list) : Verdict::kSome;
       case MatchKind::kExists: {
         Verdict there = Verdict::kSome;
         if (known.kind == Known::Kind::kAbsent) there = Verdict::kNone;
@@ -145,14 +155,43 @@ class Tester {
     }
   }
 
+  /// Equality with any of a sorted list, which may have a million values: few of them are looked
+  /// at.
+  static Verdict In(const Known& known, const std::vector<Value>& list) {
+    if (list.empty()) return Verdict::kNone;
+    if (known.kind == Known::Kind::kNothing) return Verdict::kSome;
+    Verdict any = Verdict::kNone;
+    const auto see = [&](const Value& v) {
+      any = std::max(any, Compare(known, MatchKind::kEq, v.view()));
+    };
+    // Class by class: values without an order of one class have one answer, and those of another
+    // class than the bucket's none.
+    for (auto it = list.begin(); it != list.end();) {
+      const auto end = std::partition_point(
+          it, list.end(), [&](const Value& v) { return !Below(it->view(), v.view()); });
+      see(*it);  // NaN is the least number
+      if (known.kind == Known::Kind::kValues && SameClass(it->view(), known.least)) {
+        const auto at = std::lower_bound(it, end, known.least, [](const Value& v, BsonValue least) {
+          return CompareValues(v.view(), least) < 0;
+        });
+        if (at != end) see(*at);  // those behind it are not nearer
+      }
+      it = end;
+    }
+    return any;
+  }
+
   /// The points have the same meta value, so one answer is that of all.
   Verdict OfMeta(const MatchExpression& e) {
     if (!meta_point_)
       meta_point_ = BuildBson([&](BsonBuilder& b) {
         if (const BsonValue meta = bucket_["meta"]; !meta.missing()) b.Append(fields_.meta, meta);
       });
-    const Result<bool> matches = e.Matches(*meta_point_);
-    if (!matches) return Verdict::kSome;  // the filter fails when it meets the points
+    const Result<bool> matches = e.Matches(*meta_point_, eval_);
+    if (!matches) {
+      Stopped();
+      return Verdict::kSome;  // otherwise the filter fails when it meets the points
+    }
     return matches.value() ? Verdict::kAll : Verdict::kNone;
   }
 
@@ -192,7 +231,7 @@ class Tester {
     }
     if (known.kind == Known::Kind::kAbsent) return Verdict::kNone;
     if (!SameClass(operand, known.least)) return Verdict::kNone;
-    if (IsNan(operand)) return Verdict::kSome;
+    if (match::IsNan(operand)) return Verdict::kSome;
     const int to_least = CompareValues(operand, known.least);
     const int to_greatest = CompareValues(operand, known.greatest);
     auto decide = [&](bool none, bool all) {
@@ -215,6 +254,8 @@ class Tester {
 
   const BsonView bucket_;
   const SeriesFields& fields_;
+  EvalContext* const eval_;
+  std::optional<Error> error_;
   BsonView min_, max_;
   bool known_ = false;
   /// Bytes of `control` that may yet be gone through: filters may have many paths, and `control`
@@ -237,9 +278,9 @@ bool ExtremesOfField(BsonView bucket, std::string_view field, BsonValue* least,
   return SameClass(*least, *greatest) && HasOrder(*least) && HasOrder(*greatest);
 }
 
-BucketVerdict TestBucket(const MatchExpression& match, BsonView bucket,
-                         const SeriesFields& fields) {
-  return Tester(bucket, fields).Test(match);
+Result<BucketVerdict> TestBucket(const MatchExpression& match, BsonView bucket,
+                                 const SeriesFields& fields, EvalContext* eval) {
+  return Tester(bucket, fields, eval).Run(match);
 }
 
 }  // namespace mayfly

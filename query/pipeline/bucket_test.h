@@ -15,9 +15,10 @@ enum class BucketVerdict : uint8_t { kNone, kSome, kAll };
 /// on the timeField by the bucket's lower bound and greatest time, one on a measurement by its
 /// least and greatest value: only if both are of one and the same class of comparison and neither
 /// array, document nor pattern, since `control` says nothing of what is between classes, nor of
-/// points without the field. REQUIRES: `control` is as AppendBucketDocument makes it. Threads:
-/// any.
-BucketVerdict TestBucket(const MatchExpression& match, BsonView bucket, const SeriesFields& fields);
+/// points without the field. REQUIRES: `control` is as AppendBucketDocument makes it. `eval`: its
+/// operation is asked whether it goes on; may be null. Errors: its interrupts. Threads: any.
+Result<BucketVerdict> TestBucket(const MatchExpression& match, BsonView bucket,
+                                 const SeriesFields& fields, EvalContext* eval);
 
 /// The least and greatest value of a field (no dots) over the points of a bucket, from `control`;
 /// both missing if no point has it. False if `control` does not tell: of several classes, arrays,

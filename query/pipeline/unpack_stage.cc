@@ -112,7 +112,8 @@ Result<void> UnpackStage::Open(BsonView bucket) {
   }
   tests_ = false;
   if (match_) {
-    const BucketVerdict verdict = TestBucket(*match_, bucket, shape_.fields);
+    MAYFLY_TRY(const BucketVerdict verdict,
+               TestBucket(*match_, bucket, shape_.fields, &Eval({bucket, nullptr})));
     if (verdict == BucketVerdict::kNone) return Ok();
     tests_ = verdict == BucketVerdict::kSome;
   }

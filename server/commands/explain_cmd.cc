@@ -66,8 +66,10 @@ Result<PointsChanged> CountPoints(const Explained& e, const ExplainedWrite& w,
     const BsonView bucket = found.input_doc();
     MAYFLY_TRY(const BucketFacts facts, FactsOfBucketDocument(bucket, fields));
     // An update is for the meta value, of which a bucket has one.
-    const BucketVerdict verdict =
-        w.update ? BucketVerdict::kAll : TestBucket(*match, bucket, fields);
+    BucketVerdict verdict = BucketVerdict::kAll;
+    if (!w.update) {
+      MAYFLY_TRY(verdict, TestBucket(*match, bucket, fields, &eval));
+    }
     if (verdict == BucketVerdict::kNone) continue;
     if (verdict == BucketVerdict::kAll && (w.update || w.multi)) {
       n.points += static_cast<int64_t>(facts.count);

@@ -357,14 +357,15 @@ Result<void> WriteCommand::DeletePointsOf(std::string_view record_key, const Mat
   MAYFLY_TRY(const auto expired, Visible().Expired(locked.doc, locked.expire_at));
   if (expired) return Ok();
   const SeriesFields fields = FieldsOf(*coll_->series);
-  if (TestBucket(match, locked.doc, fields) == BucketVerdict::kNone) return Ok();
+  EvalContext eval = MakeEval();
+  MAYFLY_TRY(const BucketVerdict verdict, TestBucket(match, locked.doc, fields, &eval));
+  if (verdict == BucketVerdict::kNone) return Ok();
   std::string points;
   std::vector<size_t> ends;
   large_memory::Hold hold;
   MAYFLY_TRY(PointsOfBucketDocument(locked.doc, fields, points, ends, hold));
   const std::optional<Instant> hidden =
       HiddenPointsOf(storage_.expiry_policy(), *coll_, op_.now).Of(locked.doc);
-  EvalContext eval = MakeEval();
   std::vector<BsonView> left;
   size_t begin = 0;
   BsonView removed;

@@ -31,7 +31,7 @@ BucketVerdict Verdict(const std::vector<const char*>& points, const char* filter
   const BsonDocument bucket = BucketOf(docs, meta.view()["m"], Instant{100'000});
   const auto match = ParseMatch(Json(filter));
   REQUIRE(match.has_value());
-  return TestBucket(*match.value(), bucket, kFields);
+  return TestBucket(*match.value(), bucket, kFields, nullptr).value();
 }
 
 std::string Filter(const char* filter, int64_t span = 60, bool extended = false) {
@@ -61,6 +61,19 @@ TEST_CASE("What control tells of a filter on measurements", "[bucket]") {
   CHECK(Verdict(numbers, R"({"v": {"$ne": 0}})") == kAll);
   CHECK(Verdict(numbers, R"({"v": {"$ne": 1}})") == kSome);
   CHECK(Verdict(numbers, R"({"v": {"$in": [0, 9, "a"]}})") == kNone);
+  CHECK(Verdict(numbers, R"({"v": {"$in": [0, 3.5]}})") == kSome);
+  CHECK(Verdict(numbers, R"({"v": {"$in": [0, 2, 9]}})") == kSome);
+  CHECK(Verdict(numbers, R"({"v": {"$in": [0.5, 3.75]}})") == kNone);
+  CHECK(Verdict(numbers, R"({"v": {"$in": []}})") == kNone);
+  CHECK(Verdict(numbers, R"({"v": {"$in": [0, {"$numberDouble": "NaN"}]}})") == kSome);
+  CHECK(Verdict(numbers, R"({"v": {"$in": [0, {"x": 1}]}})") == kSome);
+  CHECK(Verdict(numbers, R"({"v": {"$in": [9, [1], [2], {"$maxKey": 1}]}})") == kSome);
+  CHECK(Verdict(numbers, R"({"w": {"$in": [1, 2, "a"]}})") == kNone);
+  CHECK(Verdict(numbers, R"({"w": {"$in": [1, null]}})") == kSome);
+  CHECK(Verdict(numbers, R"({"d": {"$in": [1, 2]}})") == kSome);
+  CHECK(Verdict(numbers, R"({"t": {"$in": [1, null, "a"]}})") == kNone);
+  CHECK(Verdict({R"({"t": {"$date": {"$numberLong": "100000"}}})"},
+                R"({"t": {"$in": [1, {"$date": {"$numberLong": "100000"}}]}})") == kAll);
   CHECK(Verdict(numbers, R"({"v": {"$nin": [0, 9]}})") == kAll);
   CHECK(Verdict(numbers, R"({"v": {"$in": [0, null]}})") == kSome);
   CHECK(Verdict(numbers, R"({"v": {"$in": [0, {"$regularExpression":
@@ -139,13 +152,20 @@ TEST_CASE("Verdicts are those of the filter on the points", "[bucket]") {
     const BsonDocument other = random.Point(static_cast<int64_t>(random.Below(10)));
     for (const BsonElement& e : other.view()) {
       const char* ops[] = {"$eq", "$ne", "$gt", "$gte", "$lt", "$lte"};
+      const size_t op = random.Below(8);
       const BsonDocument filter = BuildBson([&](BsonBuilder& b) {
-        b.OpenDocument(std::string(e.name)).Append(ops[random.Below(6)], e.value);
+        auto of = b.OpenDocument(std::string(e.name));
+        if (op < 6) {
+          of.Append(ops[op], e.value);
+          return;
+        }
+        auto list = of.OpenArray(op == 6 ? "$in" : "$nin");
+        for (const BsonElement& any : other.view()) list.Append(any.value);
       });
       const auto match = ParseMatch(filter);
       if (!match) continue;  // $ne of a pattern and the like
       ++asked;
-      const BucketVerdict verdict = TestBucket(*match.value(), bucket, kFields);
+      const BucketVerdict verdict = TestBucket(*match.value(), bucket, kFields, nullptr).value();
       if (verdict == BucketVerdict::kSome) continue;
       ++decided;
       size_t begin = 0;
