@@ -227,34 +227,36 @@ Result<void> PutPoints(WriteUnit& unit, const CollectionInfo& from, const Collec
                                     points, ends, hold));
   size_t begin = 0;
   std::string made, key;
+  const auto with_id_first = [&made](BsonView point, auto append_id) {
+    made.clear();
+    BsonBuilder b(made);
+    append_id(b);
+    for (const BsonElement& e : point)
+      if (e.name != "_id") b.Append(e);
+    b.Done();
+    return BsonView(made);
+  };
   for (const size_t end : ends) {
     MAYFLY_TRY(u.op->CheckInterrupt());
     const BsonView point(points.data() + begin);
     begin = end;
     BsonValue id = point["_id"];
     bool taken = !MayBeId(id);
+    BsonView copy = point;
     if (!taken) {
+      if (point.First().name != "_id")
+        copy = with_id_first(point, [&](BsonBuilder& b) { b.Append("_id", id); });
       key.clear();
       AppendRecordKeyOfId(into.id, id, key);
       WriteUnit::Locked existing;
       MAYFLY_TRY(const bool found, unit.LockAndRead(into, key, &existing));
       // The same point, archived before.
-      if (found && existing.doc.bytes() == point.bytes()) continue;
+      if (found && existing.doc.bytes() == copy.bytes()) continue;
       taken = found;
     }
-    BsonView copy = point;
-    if (taken || point.First().name != "_id") {
-      made.clear();
-      BsonBuilder b(made);
-      if (taken)
-        b.AppendObjectId("_id", NewObjectId(u.op->now));
-      else
-        b.Append("_id", id);
-      for (const BsonElement& e : point)
-        if (e.name != "_id") b.Append(e);
-      b.Done();
-      copy = BsonView(made);
-    }
+    if (taken)
+      copy = with_id_first(
+          point, [&](BsonBuilder& b) { b.AppendObjectId("_id", NewObjectId(u.op->now)); });
     MAYFLY_TRY(PutDocument(unit, from, into, BsonView(u.arena.Copy(copy.bytes()))));
     ++*documents;
   }
