@@ -100,17 +100,38 @@ bool KeyFilter::Compile(const IndexInfo& index, uint64_t multikey, const MatchEx
   }
 }
 
+size_t KeyFilter::FieldsRead(const Node& node) {
+  size_t n = 0;
+  switch (node.expression->kind) {
+    case MatchKind::kAnd:
+    case MatchKind::kOr:
+    case MatchKind::kNor:
+    case MatchKind::kNot:
+    case MatchKind::kAll:
+      for (const Node& c : node.children) n = std::max(n, FieldsRead(c));
+      return n;
+    case MatchKind::kAlwaysTrue:
+    case MatchKind::kAlwaysFalse:
+      return 0;
+    case MatchKind::kExpr:
+      for (const size_t field : node.reads) n = std::max(n, field + 1);
+      return n;
+    default:
+      return node.field + 1;
+  }
+}
+
 KeyFilter KeyFilter::Take(const IndexInfo& index, uint64_t multikey,
                           std::vector<const MatchExpression*>* clauses) {
   KeyFilter filter;
   std::erase_if(*clauses, [&](const MatchExpression* c) {
     Node node{};
     if (!Compile(index, multikey, *c, &node)) return false;
+    filter.decoded_ = std::max(filter.decoded_, FieldsRead(node));
     filter.nodes_.push_back(std::move(node));
     filter.clauses_.clauses.push_back(c);
     return true;
   });
-  if (!filter.nodes_.empty()) filter.decoded_ = index.fields.size();
   return filter;
 }
 

@@ -45,13 +45,15 @@ class KeyFilter {
   };
   static bool Compile(const IndexInfo& index, uint64_t multikey, const MatchExpression& e,
                       Node* out);
+  /// How many fields of a key, from the first on, have to be decoded for it.
+  static size_t FieldsRead(const Node& node);
   Verdict Test(const Node& node, EvalContext& eval);
   Verdict TestLeaf(const MatchExpression& e, BsonValue v, EvalContext& eval);
   Verdict TestExpression(const Node& node, EvalContext& eval);
 
   ResidualFilter clauses_;
   std::vector<Node> nodes_;
-  size_t decoded_ = 0;  ///< how many fields of a key are read
+  size_t decoded_ = 0;  ///< how many fields of a key are read: up to the last that a clause needs
   std::vector<Value> values_, read_;
   std::string document_;
 };
