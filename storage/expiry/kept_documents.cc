@@ -81,6 +81,12 @@ void KeptDocuments::Release(const std::shared_ptr<KeptUnit>& unit, int64_t now, 
   ForgetLocked(now);
 }
 
+bool KeptDocuments::AnyAfter(int64_t now) {
+  std::lock_guard l(mutex_);
+  ForgetLocked(now);
+  return count_.load() > 0;
+}
+
 bool KeptDocuments::Keeps(uint64_t hash, int64_t deadline, int64_t now) const {
   std::lock_guard l(mutex_);
   const auto [begin, end] = few_.equal_range(hash);

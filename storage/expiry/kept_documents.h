@@ -46,8 +46,9 @@ class KeptDocuments {
   /// The unit is `visible` by `now`, or never will be. Readers with an earlier view may still
   /// ask.
   void Release(const std::shared_ptr<KeptUnit>& unit, int64_t now, bool visible);
-  /// Whether there may be any. Costs a load while there are none.
-  bool Any() const { return count_.load(std::memory_order_seq_cst) > 0; }
+  /// Whether there may be any; forgets those that have been visible for long by `now`, a reading of
+  /// the clock. Costs a load while there are none.
+  bool Any(int64_t now) { return count_.load(std::memory_order_seq_cst) > 0 && AnyAfter(now); }
   /// Whether the document that has this deadline has been given a later one than `now`.
   bool Keeps(uint64_t hash, int64_t deadline, int64_t now) const;
 
@@ -62,6 +63,7 @@ class KeptDocuments {
     UnitPtr unit;
     int64_t at;
   };
+  bool AnyAfter(int64_t now);
   void AddLocked(const UnitPtr& unit);
   void RemoveLocked(const UnitPtr& unit);
   /// Removes those that have been visible for long, and the oldest of too many.

@@ -117,8 +117,8 @@ bool Visibility::Hides(BsonView doc, std::optional<Instant> expire_at) const {
 }
 
 bool Visibility::Kept(BsonView doc, const DeleteCause& cause) const {
-  const KeptDocuments& kept = storage_->impl().kept;
-  if (!kept.Any()) [[likely]]
+  KeptDocuments& kept = storage_->impl().kept;
+  if (!kept.Any(held_at_.millis)) [[likely]]
     return false;
   std::string key;
   AppendRecordKeyOfId(coll_->id, doc["_id"], key);
@@ -182,7 +182,7 @@ Result<int64_t> Visibility::CountHidden(Operation& op, const ReadView& view) con
     AppendTime64(o.upper, {SaturatingDeadline(now_.millis, 0) + 1});
     auto it = view.NewIterator(storage_->kv(), Keyspace::kExpiry, std::move(o));
     const bool plain = rules_.empty() && !storage_->expiry_policy().HasHolds(*coll_) &&
-                       !storage_->impl().kept.Any();
+                       !storage_->impl().kept.Any(held_at_.millis);
     uint32_t collection;
     Instant deadline;
     std::string_view record_id;
@@ -214,7 +214,8 @@ Result<int64_t> Visibility::CountHidden(Operation& op, const ReadView& view) con
       // Buckets have no deadlines of their own: where no other rule has counted one, and none is
       // kept, those of the range are all hidden, and need no look-up each.
       const bool all = coll_->is_buckets() && rules_.size() == 1 &&
-                       !storage_->expiry_policy().HasHolds(*coll_) && !storage_->impl().kept.Any();
+                       !storage_->expiry_policy().HasHolds(*coll_) &&
+                       !storage_->impl().kept.Any(held_at_.millis);
       auto cursor = storage_->ScanRecords(coll, std::move(scan));
       for (;;) {
         MAYFLY_TRY(bool more, cursor->Next());

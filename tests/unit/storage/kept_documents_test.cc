@@ -26,11 +26,11 @@ TEST_CASE("Documents are kept from when a unit's time is fixed until it is long 
     return out;
   };
   KeptDocuments kept;
-  CHECK_FALSE(kept.Any());
+  CHECK_FALSE(kept.Any(1000));
   const auto unit = UnitOf(documents(7, 2000, 5000, INT64_MIN));
   CHECK_FALSE(kept.Keeps(7, 2000, 2500));
   CHECK(kept.Decide(unit, [] { return int64_t{1999}; }) == 1999);
-  CHECK(kept.Any());
+  CHECK(kept.Any(2500));
   CHECK(kept.Keeps(7, 2000, 2500));
   CHECK(kept.Keeps(7, 2000, 4999));
   CHECK_FALSE(kept.Keeps(7, 2000, 5000));
@@ -40,7 +40,7 @@ TEST_CASE("Documents are kept from when a unit's time is fixed until it is long 
 
   SECTION("visible before the deadline: nobody asks any more") {
     kept.Release(unit, 1999, true);
-    CHECK_FALSE(kept.Any());
+    CHECK_FALSE(kept.Any(2500));
   }
   SECTION("visible after it: for a while") {
     kept.Release(unit, 2500, true);
@@ -54,9 +54,16 @@ TEST_CASE("Documents are kept from when a unit's time is fixed until it is long 
     CHECK_FALSE(kept.Keeps(7, 2000, 2500));
     CHECK(kept.Keeps(100, 90'000, 95'000));
   }
+  SECTION("visible after it, and no other unit comes: readers forget it") {
+    kept.Release(unit, 2500, true);
+    CHECK(kept.Any(62'500));
+    CHECK(kept.Keeps(7, 2000, 2500));
+    CHECK_FALSE(kept.Any(62'501));
+    CHECK_FALSE(kept.Keeps(7, 2000, 2500));
+  }
   SECTION("never visible") {
     kept.Release(unit, 2500, false);
-    CHECK_FALSE(kept.Any());
+    CHECK_FALSE(kept.Any(2500));
     CHECK_FALSE(kept.Keeps(7, 2000, 2500));
   }
 }
@@ -65,12 +72,12 @@ TEST_CASE("A unit is too late at the first deadline of its documents", "[expiry]
   KeptDocuments kept;
   const auto at = [](int64_t now) { return [now] { return now; }; };
   CHECK(kept.Decide(UnitOf({{7, 2000, 5000, INT64_MIN}}), at(2000)) == std::nullopt);
-  CHECK_FALSE(kept.Any());
+  CHECK_FALSE(kept.Any(2500));
   auto far = UnitOf({});
   far->looked_to = 3000;
   CHECK(kept.Decide(far, at(3000)) == 3000);
   CHECK(kept.Decide(far, at(3001)) == std::nullopt);
-  CHECK_FALSE(kept.Any());
+  CHECK_FALSE(kept.Any(2500));
 }
 
 TEST_CASE("A deadline that counts from the commit is kept by the time in the log", "[expiry]") {

@@ -257,7 +257,7 @@ TEST_CASE("a commit's time in the log decides what is hidden until it is visible
       t.reset();
       CHECK(visible() == 0);
       CHECK_FALSE(shows(1, deadline));
-      CHECK_FALSE(s.storage->impl().kept.Any());
+      CHECK_FALSE(s.storage->impl().kept.Any(s.clock.Now().millis));
     }
   }
   SECTION("at the deadline: it is refused, and hidden meanwhile") {
