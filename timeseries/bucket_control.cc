@@ -345,24 +345,21 @@ Result<void> BucketPoints::FillBatch() {
   return Ok();
 }
 
-Result<bool> BucketPoints::Next(std::string& out) {
-  if (next_ >= end_) return false;
+Result<std::optional<BsonView>> BucketPoints::Next() {
+  if (next_ >= end_) return std::optional<BsonView>();
   if (!data_.empty()) {
     if (next_ - batch_from_ >= batch_ends_.size()) {
       MAYFLY_TRY(FillBatch());
     }
     const size_t i = next_++ - batch_from_, from = i == 0 ? 0 : batch_ends_[i - 1];
-    out.append(batch_, from, batch_ends_[i] - from);
-    return true;
+    return std::optional(BsonView(batch_.data() + from));
   }
-  const size_t begin = out.size();
-  out.append(4, '\0');
-  MAYFLY_TRY(Advance(&out));
-  out.append(meta_);
-  out.push_back('\0');
-  const auto size = static_cast<uint32_t>(out.size() - begin);
-  for (size_t i = 0; i < 4; ++i) out[begin + i] = static_cast<char>(size >> (8 * i));
-  return true;
+  point_.assign(4, '\0');
+  MAYFLY_TRY(Advance(&point_));
+  point_.append(meta_);
+  point_.push_back('\0');
+  StoreLe<uint32_t>(point_.data(), static_cast<uint32_t>(point_.size()));
+  return std::optional(BsonView(point_.data()));
 }
 
 Result<void> BucketPoints::Skip() {
@@ -377,8 +374,9 @@ Result<void> PointsOfBucketDocument(BsonView bucket, const SeriesFields& fields,
   BucketPoints points;
   MAYFLY_TRY(points.Open(bucket, fields));
   for (;;) {
-    MAYFLY_TRY(const bool more, points.Next(out));
-    if (!more) return Ok();
+    MAYFLY_TRY(const std::optional<BsonView> point, points.Next());
+    if (!point) return Ok();
+    out.append(point->bytes());
     ends.push_back(out.size());
     MAYFLY_TRY(hold.Set(out.capacity()));
     if (out.size() > kMaxBytesOfPoints)

@@ -97,9 +97,9 @@ class BucketPoints {
                     const std::set<std::string>* wanted = nullptr);
   /// The points of the bucket opened last; read from `data` only if `control` lacks it.
   size_t count() const { return count_; }
-  /// Appends the next point to `out`; false, and nothing, at the end. Errors: as Open, and
-  /// InternalError for damaged bytes, 146 without memory.
-  Result<bool> Next(std::string& out);
+  /// The next point, valid until the next call; empty at the end. Errors: as Open, and InternalError
+  /// for damaged bytes, 146 without memory.
+  Result<std::optional<BsonView>> Next();
   /// Goes past the next point, if there is one. Errors: as Open.
   Result<void> Skip();
   /// Only the points [from, to) come from now on. REQUIRES: Field has answered with values.
@@ -126,7 +126,8 @@ class BucketPoints {
 
   // For the layout by field:
   std::vector<Column> columns_;
-  std::string meta_;  ///< the element that ends each point; may be empty
+  std::string meta_;   ///< the element that ends each point; may be empty
+  std::string point_;  ///< the last that came
   // For the form of AppendBucketDocument: `data_` is not empty, and unpacked with the first point.
   std::string_view data_;
   BsonValue stored_meta_;

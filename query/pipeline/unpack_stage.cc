@@ -17,10 +17,10 @@ Result<std::optional<int64_t>> EarliestTime(BsonView bucket, const SeriesFields&
   BucketPoints points;
   MAYFLY_TRY(points.Open(bucket, fields, &wanted));
   int64_t earliest = INT64_MAX;
-  for (std::string point;; point.clear()) {
-    MAYFLY_TRY(const bool more, points.Next(point));
-    if (!more) return std::optional(earliest);
-    const BsonValue time = BsonView(point.data())[fields.time];
+  for (;;) {
+    MAYFLY_TRY(const std::optional<BsonView> point, points.Next());
+    if (!point) return std::optional(earliest);
+    const BsonValue time = (*point)[fields.time];
     if (!time.IsDate()) return std::optional<int64_t>();
     earliest = std::min(earliest, time.Date().millis);
   }
@@ -236,10 +236,9 @@ Result<StreamState> UnpackStage::NextColumns(const std::vector<std::string>& fie
 
 Result<bool> UnpackStage::FindPoint() {
   for (;;) {
-    tested_point_.clear();
-    MAYFLY_TRY(const bool more, tested_->Next(tested_point_));
-    if (!more) return false;
-    const StreamDocument point{BsonView(tested_point_.data()), nullptr};
+    MAYFLY_TRY(const std::optional<BsonView> next, tested_->Next());
+    if (!next) return false;
+    const StreamDocument point{*next, nullptr};
     bool comes = !hides_ || !Hidden(point.doc);
     if (comes && tests_) {
       MAYFLY_TRY(comes, match_->Matches(point.doc, &Eval(point)));
@@ -255,8 +254,8 @@ Result<bool> UnpackStage::SummarizeBucket(BsonView bucket) {
   BucketPoints points;
   MAYFLY_TRY(points.Open(bucket, shape_.fields, &none));
   std::optional<int64_t> earliest;
-  point_.clear();
-  BsonBuilder b(point_);
+  summary_point_.clear();
+  BsonBuilder b(summary_point_);
   b.Append(shape_.fields.meta, bucket["meta"]);
   for (const SummaryField& f : *summary_) {
     if (f.kind == Kind::kCount) {
@@ -300,20 +299,17 @@ BsonView UnpackStage::SummaryOfPoint(BsonView point) {
 Result<bool> UnpackStage::NextPoint(StreamDocument* out) {
   if (summarized_) {
     summarized_ = false;
-    *out = {BsonView(point_.data()), nullptr};
+    *out = {BsonView(summary_point_.data()), nullptr};
     return true;
   }
   if (open_ && tested_) {
     MAYFLY_TRY(open_, FindPoint());
   }
-  if (open_) {
-    point_.clear();
-    MAYFLY_TRY(open_, points_.Next(point_));
-  }
   if (!open_) return false;
-  open_ = ++from_ < to_;
-  const BsonView point(point_.data());
-  *out = {summary_ ? SummaryOfPoint(point) : point, nullptr};
+  MAYFLY_TRY(const std::optional<BsonView> point, points_.Next());
+  open_ = point && ++from_ < to_;
+  if (!point) return false;
+  *out = {summary_ ? SummaryOfPoint(*point) : *point, nullptr};
   return true;
 }
 

@@ -61,7 +61,7 @@ class UnpackStage final : public PipelineStage {
  protected:
   Result<StreamState> GetNext(StreamDocument* out) override;
   void AddKeptByStage(large_memory::Kept* kept) const override {
-    kept->bytes += bucket_.capacity() + point_.capacity() + tested_point_.capacity();
+    kept->bytes += bucket_.capacity() + summary_point_.capacity();
   }
 
  private:
@@ -76,7 +76,7 @@ class UnpackStage final : public PipelineStage {
   Result<void> GoToEdge();
   /// Goes past points that are hidden or do not match. False at the end of the bucket.
   Result<bool> FindPoint();
-  /// The document that stands for a bucket, in point_; false if the points have to be asked.
+  /// The document that stands for a bucket, in summary_point_; false if the points have to be asked.
   Result<bool> SummarizeBucket(BsonView bucket);
   /// The document that stands for one point, in summary_point_.
   BsonView SummaryOfPoint(BsonView point);
@@ -89,7 +89,6 @@ class UnpackStage final : public PipelineStage {
   std::optional<std::set<std::string>> fields_;  ///< that are read of what comes out
   std::set<std::string> tested_fields_;          ///< that the tests of points read
   bool test_whole_ = false;                      ///< the filter may read any field
-  std::string tested_point_;
   BucketPoints points_;
   /// With a filter on few of the fields: those alone, one point ahead of points_.
   std::optional<BucketPoints> tested_;
@@ -104,12 +103,11 @@ class UnpackStage final : public PipelineStage {
   static std::optional<TimeRange> RangeOf(BsonView filter, std::string_view time);
   std::optional<TimeRange> range_;
   std::string bucket_;  ///< a copy, made when the input gives up the original between batches
-  std::string point_;
   Instant floor_;
   bool hides_ = false, tests_ = false;  ///< the points of this bucket one by one
   std::optional<std::vector<SummaryField>> summary_;
   std::string summary_point_;
-  bool summarized_ = false;  ///< point_ has the document that stands for this bucket
+  bool summarized_ = false;  ///< summary_point_ stands for this bucket
   int64_t examined_ = 0, unpacked_ = 0, n_summarized_ = 0;
 };
 

@@ -78,11 +78,11 @@ Result<PointsChanged> CountPoints(const Explained& e, const ExplainedWrite& w,
     ++n.unpacked;
     BucketPoints points;
     MAYFLY_TRY(points.Open(bucket, fields));
-    for (std::string point;; point.clear()) {
+    for (;;) {
       MAYFLY_TRY(e.ctx.op.CheckInterrupt());
-      MAYFLY_TRY(const bool more, points.Next(point));
-      if (!more) break;
-      eval.root = BsonView(point.data());
+      MAYFLY_TRY(const std::optional<BsonView> point, points.Next());
+      if (!point) break;
+      eval.root = *point;
       MAYFLY_TRY(const bool matches, match->Matches(eval.root, &eval));
       n.points += matches;
       if (matches && !w.multi) return n;

@@ -99,10 +99,10 @@ Result<int64_t> PointsThere(BsonView bucket, const SeriesFields& fields,
   const std::set<std::string> wanted{fields.time};
   BucketPoints points;
   MAYFLY_TRY(points.Open(bucket, fields, &wanted));
-  for (std::string point;; point.clear()) {
-    MAYFLY_TRY(const bool more, points.Next(point));
-    if (!more) return there;
-    there -= IsPast(BsonView(point.data())[fields.time], *hidden);
+  for (;;) {
+    MAYFLY_TRY(const std::optional<BsonView> point, points.Next());
+    if (!point) return there;
+    there -= IsPast((*point)[fields.time], *hidden);
   }
 }
 

@@ -162,18 +162,15 @@ TEST_CASE("Bucket documents, of rows and of columns", "[bucket]") {
     REQUIRE(PointsOfBucketDocument(shown, fields, out, ends, hold).has_value());
     CHECK(out == all);
     REQUIRE(ends.size() == 3);
-    out.clear();
     const std::set<std::string> only{"a", "m"};
     BucketPoints some;
     REQUIRE(some.Open(shown, fields, &only).has_value());
     CHECK(some.count() == 3);
-    CHECK(some.Next(out).value());
-    CHECK(ToRelaxedJson(BsonView(out)) == ToRelaxedJson(Doc(R"({"m":"h","a":5})")));
+    CHECK(ToRelaxedJson(some.Next().value().value()) == ToRelaxedJson(Doc(R"({"m":"h","a":5})")));
     REQUIRE(some.Skip().has_value());
-    out.clear();
-    CHECK(some.Next(out).value());
-    CHECK(ToRelaxedJson(BsonView(out)) == ToRelaxedJson(Doc(R"({"a":"text","m":"h"})")));
-    CHECK(!some.Next(out).value());
+    CHECK(ToRelaxedJson(some.Next().value().value()) ==
+          ToRelaxedJson(Doc(R"({"a":"text","m":"h"})")));
+    CHECK_FALSE(some.Next().value());
     // No byte of it can do harm.
     std::string bytes(shown.bytes());
     const size_t data = bytes.size() - shown.view()["data"].BinaryData().size() - 1;
