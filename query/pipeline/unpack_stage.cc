@@ -250,16 +250,14 @@ Result<bool> UnpackStage::FindPoint() {
 
 Result<bool> UnpackStage::SummarizeBucket(BsonView bucket) {
   using Kind = SummaryField::Kind;
-  static const std::set<std::string> none;
-  BucketPoints points;
-  MAYFLY_TRY(points.Open(bucket, shape_.fields, &none));
+  MAYFLY_TRY(const BucketFacts facts, FactsOfBucketDocument(bucket, shape_.fields));
   std::optional<int64_t> earliest;
   summary_point_.clear();
   BsonBuilder b(summary_point_);
   b.Append(shape_.fields.meta, bucket["meta"]);
   for (const SummaryField& f : *summary_) {
     if (f.kind == Kind::kCount) {
-      b.Append(f.name, static_cast<int32_t>(points.count()));
+      b.Append(f.name, static_cast<int32_t>(facts.count));
       continue;
     }
     BsonValue least, greatest;
@@ -277,7 +275,7 @@ Result<bool> UnpackStage::SummarizeBucket(BsonView bucket) {
     }
   }
   b.Done();
-  if (points.count() == 0) return false;
+  if (facts.count == 0) return false;
   ++n_summarized_;
   return true;
 }

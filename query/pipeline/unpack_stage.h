@@ -102,7 +102,7 @@ class UnpackStage final : public PipelineStage {
   /// `filter`, if it asks for nothing but this.
   static std::optional<TimeRange> RangeOf(BsonView filter, std::string_view time);
   std::optional<TimeRange> range_;
-  std::string bucket_;  ///< a copy, made when the input gives up the original between batches
+  std::string bucket_;  ///< a copy: the input may give up the original between batches
   Instant floor_;
   bool hides_ = false, tests_ = false;  ///< the points of this bucket one by one
   std::optional<std::vector<SummaryField>> summary_;
