@@ -1,8 +1,6 @@
 #include "protocol/bson_view.h"
 
 #include <array>
-
-#include <charconv>
 #include <cmath>
 
 #include "protocol/decimal128.h"

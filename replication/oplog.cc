@@ -1,6 +1,7 @@
 #include "replication/oplog.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 
 #include "protocol/bson_builder.h"

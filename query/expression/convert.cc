@@ -3,7 +3,6 @@
 #include <bit>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 
 #include "protocol/base64.h"
 #include "protocol/decimal128.h"

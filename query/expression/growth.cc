@@ -1,7 +1,5 @@
 #include "query/expression/growth.h"
 
-#include <cstring>
-
 #include "query/expression/value_account.h"
 #include "storage/operation.h"
 

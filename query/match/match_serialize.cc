@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "protocol/bson_builder.h"
 #include "query/expression/readable.h"
 #include "query/match/match_internal.h"

@@ -63,12 +63,12 @@ struct QuerySpec {
   /// VariableId. Not with `let`.
   VariableScope* scope = nullptr;
   const std::vector<Value>* variables = nullptr;
-  uint64_t memory_limit =
-      100ull * 1024 * 1024;  ///< bytes a blocking sort may hold before it spills or fails with 292
+  /// Bytes that a blocking sort may hold before it spills or fails with 292.
+  uint64_t memory_limit = 100ull * 1024 * 1024;
   std::string spill_directory;  ///< for sorts; empty: as SpillPlace
   bool allow_where = false;
-  bool explain =
-      false;  ///< stages measure time, rejected plans are kept, the plan cache is passed by
+  /// Stages measure time, rejected plans are kept, the plan cache is passed by.
+  bool explain = false;
   /// Results end with their own deadlines in this field, a date; those without one do not have it.
   /// Entries of the oplog have it in `o`. Empty: none. A document that has such a field itself
   /// fails the query with BadValue 2.

@@ -110,9 +110,9 @@ class FindExecutor final : public PlanExecutor {
   Result<void> SetMetadata();
   void AppendPlan(const CandidatePlan& plan, const std::vector<ExplainStage>& on_top, size_t at,
                   bool stats, bool first, BsonBuilder& out) const;
+  /// The result, with its deadline if QuerySpec::deadline_field asks for it.
   Result<void> Project(BsonBuilder& out);
-  /// QuerySpec::deadline_field.
-  /// Without the deadline of a dump.
+  /// Without the deadline.
   Result<void> ProjectFields(BsonBuilder& out);
   /// Appends the fields of the key that led to the row; none when that was a scan of all records.
   Result<void> AppendIndexKey(BsonBuilder& out) const;
@@ -138,8 +138,8 @@ class FindExecutor final : public PlanExecutor {
   bool tailable_ = false, return_key_ = false, show_record_id_ = false, explain_ = false;
   bool point_read_ = false, from_cache_ = false;
   bool include_expired_ = false;
-  bool resumed_ =
-      false;  ///< RestoreState was called: what was found earlier may be past its deadline by now
+  /// RestoreState was called: what was found earlier may be past its deadline by now.
+  bool resumed_ = false;
 
   CandidatePlan winner_;
   std::optional<DistinctScan> one_per_;  ///< its plan is the winner

@@ -1,6 +1,4 @@
 #pragma once
-#include <array>
-#include <deque>
 #include <optional>
 #include <string>
 #include <unordered_set>

@@ -11,6 +11,7 @@
 #include "server/execution/series_definition.h"
 #include "server/execution/session_store.h"
 #include "server/execution/ttl_status.h"
+#include "storage/catalog/expire_reads.h"
 #include "storage/catalog/namespace.h"
 #include "storage/read/record_source.h"
 #include "storage/read/visibility.h"
@@ -41,7 +42,7 @@ void AppendIndexSpec(const CollectionInfo& coll, const IndexInfo* index, BsonBui
   if (index->has_partial_filter) out.Append("partialFilterExpression", index->partial_filter);
   if (index->expire_after_seconds) out.Append("expireAfterSeconds", *index->expire_after_seconds);
   if (index->expire_reads != ExpireReads::kDefault)
-    out.Append("expireReads", index->expire_reads == ExpireReads::kExact ? "exact" : "lazy");
+    out.Append(kExpireReadsOption, ExpireReadsName(index->expire_reads));
   index->AppendExtra(out);
 }
 

@@ -2,6 +2,7 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
+#include "storage/catalog/expire_reads.h"
 
 namespace mayfly {
 namespace {
@@ -56,7 +57,7 @@ std::string Describe(const IndexInfo& i) {
     if (i.hidden) b.Append("hidden", true);
     if (i.expire_after_seconds) b.Append("expireAfterSeconds", *i.expire_after_seconds);
     if (i.expire_reads != ExpireReads::kDefault)
-      b.Append("expireReads", i.expire_reads == ExpireReads::kExact ? "exact" : "lazy");
+      b.Append(kExpireReadsOption, ExpireReadsName(i.expire_reads));
     if (i.has_partial_filter) b.Append("partialFilterExpression", i.partial_filter);
     i.AppendExtra(b);
   });

@@ -52,7 +52,7 @@ class StoreActivity {
   virtual KvCounters Counters() = 0;
   /// The shape of one keyspace, now.
   virtual KvShape Shape(Keyspace ks) = 0;
-  /// How many run at this moment, over all keyspaces.
+  /// How many compactions run at this moment, over all keyspaces.
   virtual uint32_t RunningCompactions() = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include "protocol/system_names.h"
 #include "storage/catalog/catalog_format.h"
+#include "storage/catalog/expire_reads.h"
 #include "storage/core/storage_impl.h"
 #include "storage/expiry/expiry_state.h"
 #include "storage/keys/key_format.h"
@@ -44,16 +45,11 @@ void AppendOldOptions(const CollectionInfo& before, BsonView o, BsonBuilder& out
     out.OpenDocument("collectionOptions_old").Append("$truncated", true);
 }
 
-bool Same(BsonValue a, BsonValue b) {
-  if (a.missing() || b.missing()) return a.missing() && b.missing();
-  return a.type() == b.type() && a.bytes() == b.bytes();
-}
-
 /// The fields of collMod's `expiry` that make the one into the other. A limit (maxTTL) is named
 /// like in the options; it cannot be given to collMod.
 void AppendExpiryChanges(BsonView was, BsonView is, BsonBuilder& out) {
   for (const BsonElement& e : is)
-    if (!Same(was[e.name], e.value)) out.Append(e);
+    if (!was[e.name].BinaryEquals(e.value)) out.Append(e);
   const auto gone = [&](std::string_view n) { return is[n].missing() && !was[n].missing(); };
   if (gone("field")) out.AppendNull("field");
   if (gone("onUpdate")) out.Append("onUpdate", "reset");
@@ -71,7 +67,7 @@ void AppendChanges(const CollectionInfo& before, const CollectionInfo& after, Bs
   const BsonView was = before.options, is = after.options;
   const auto document = [](BsonValue v) { return v.IsDocument() ? v.Document() : BsonView(); };
   for (const BsonElement& e : is) {
-    if (Same(was[e.name], e.value)) continue;
+    if (was[e.name].BinaryEquals(e.value)) continue;
     if (e.name == "expiry") {
       BsonBuilder expiry = out.OpenDocument("expiry");
       AppendExpiryChanges(document(was["expiry"]), document(e.value), expiry);
@@ -120,7 +116,7 @@ void AppendIndexSpec(const IndexInfo& index, BsonBuilder& out) {
   if (index.prepare_unique) out.Append("prepareUnique", true);
   if (index.expire_after_seconds) out.Append("expireAfterSeconds", *index.expire_after_seconds);
   if (index.expire_reads != ExpireReads::kDefault)
-    out.Append("expireReads", index.expire_reads == ExpireReads::kExact ? "exact" : "lazy");
+    out.Append(kExpireReadsOption, ExpireReadsName(index.expire_reads));
   if (index.has_partial_filter) out.Append("partialFilterExpression", index.partial_filter);
   index.AppendExtra(out);
 }
@@ -202,7 +198,7 @@ void LogModify(WriteUnit& unit, const CollectionInfo& before, const CollectionIn
       if (now->prepare_unique != (*was)->prepare_unique)
         i.Append("prepareUnique", now->prepare_unique);
       if (now->expire_reads != (*was)->expire_reads)
-        i.Append("expireReads", now->expire_reads == ExpireReads::kExact ? "exact" : "lazy");
+        i.Append(kExpireReadsOption, ExpireReadsName(now->expire_reads));
       if (now->extra.bytes() != (*was)->extra.bytes()) now->AppendExtra(i);
       // No limits any more: as collMod takes it.
       if (now->extra.view()["reap"].missing() && !(*was)->extra.view()["reap"].missing())
