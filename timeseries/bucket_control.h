@@ -81,7 +81,7 @@ enum class BucketForm : uint8_t { kRows, kColumns };
 /// Appends a bucket as `system.buckets.X` has it: `_id`, `control` (version 128, min, max, count;
 /// the least time is the bucket's lower bound), `meta` if there is one, and `data`, BinData of
 /// bucket_codec.h. `id`: 12 bytes. REQUIRES: validated points whose first value of the meta field
-/// has the bytes of `meta`. Errors: InternalError beyond the limits of a bucket; 146 without memory;
+/// has the bytes of `meta`. Errors: InternalError beyond the limits of a bucket; 146 without room;
 /// that of `check`.
 Result<void> AppendBucketDocument(BsonBuilder& b, std::span<const BsonView> points,
                                   const SeriesFields& fields, std::string_view id, BsonValue meta,
@@ -97,7 +97,7 @@ class BucketPoints {
                     const std::set<std::string>* wanted = nullptr);
   /// The points of the bucket opened last; read from `data` only if `control` lacks it.
   size_t count() const { return count_; }
-  /// The next point, valid until the next call; empty at the end. Errors: as Open, and InternalError
+  /// The next point, valid until the next call; none at the end. Errors: as Open, and InternalError
   /// for damaged bytes, 146 without memory.
   Result<std::optional<BsonView>> Next();
   /// Goes past the next point, if there is one. Errors: as Open.

@@ -76,7 +76,8 @@ class UnpackStage final : public PipelineStage {
   Result<void> GoToEdge();
   /// Goes past points that are hidden or do not match. False at the end of the bucket.
   Result<bool> FindPoint();
-  /// The document that stands for a bucket, in summary_point_; false if the points have to be asked.
+  /// The document that stands for a bucket, in summary_point_; false if the points have to be
+  /// asked.
   Result<bool> SummarizeBucket(BsonView bucket);
   /// The document that stands for one point, in summary_point_.
   BsonView SummaryOfPoint(BsonView point);
