@@ -125,8 +125,9 @@ Result<void> RunArchiveCommand(const std::vector<std::string>& words, const std:
     }
   if (!placed) with_file.push_back(file);
   int pipe[2];
-  if (::pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0)
-    return Failed(std::string("no pipe: ") + std::strerror(errno));
+  if (::pipe2(pipe, O_CLOEXEC) != 0) return Failed(std::string("no pipe: ") + std::strerror(errno));
+  // This end alone: a command that writes fast would fail where the other did not wait for room.
+  ::fcntl(pipe[0], F_SETFL, O_NONBLOCK);
   const auto child = Spawn(with_file, pipe[1]);
   ::close(pipe[1]);
   if (!child) {
