@@ -7,6 +7,7 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
+#include "protocol/secret_file.h"
 
 namespace mayfly {
 namespace {
@@ -117,6 +118,15 @@ Result<std::unique_ptr<Cluster>> Cluster::Open(const std::string& uri,
   mongoc_uri_t* parsed = mongoc_uri_new_with_error(uri.c_str(), &error);
   if (parsed == nullptr)
     return Error{ErrorCode::kFailedToParse, std::string("the connection string: ") + error.message};
+  if (const char* key =
+          mongoc_uri_get_option_as_utf8(parsed, MONGOC_URI_TLSCERTIFICATEKEYFILE, nullptr)) {
+    auto own = CheckSecretFile(key, std::string("tlsCertificateKeyFile: ") + key,
+                               SecretReaders::kGroupOfRoot);
+    if (!own) {
+      mongoc_uri_destroy(parsed);
+      return own.error();
+    }
+  }
   mongoc_uri_set_option_as_utf8(parsed, MONGOC_URI_APPNAME, application.c_str());
   // A link waits and tries again itself; a command without an answer by then is lost.
   if (!mongoc_uri_has_option(parsed, MONGOC_URI_SOCKETTIMEOUTMS))

@@ -1,12 +1,40 @@
 #include "link/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 
 #include "link/selection.h"
 #include "protocol/extended_json.h"
+#include "protocol/secret_file.h"
 
 namespace mayfly {
+namespace {
+
+/// Whether a connection string has a password: of a user, or of a key.
+bool HasPassword(const std::string& uri) {
+  const size_t begin = uri.find("://");
+  if (begin == std::string::npos) return false;
+  const std::string authority = uri.substr(begin + 3, uri.find('/', begin + 3) - begin - 3);
+  const size_t at = authority.rfind('@'), colon = authority.find(':');
+  return (at != std::string::npos && colon < at) ||
+         CLI::detail::to_lower(uri).find("keypassword=") != std::string::npos ||
+         CLI::detail::to_lower(uri).find("keyfilepassword=") != std::string::npos;
+}
+
+/// A file of options with a password in it is a file with a secret.
+Result<void> CheckConfigFile(const CLI::App& app) {
+  const CLI::Option* option = app.get_config_ptr();
+  if (option == nullptr || option->count() == 0) return Ok();
+  const std::string path = option->results().front();
+  bool secret = false;
+  for (const CLI::ConfigItem& item : app.get_config_formatter()->from_file(path))
+    secret = secret || std::ranges::any_of(item.inputs, HasPassword);
+  if (!secret) return Ok();
+  return CheckSecretFile(path, path + " (it has a password)", SecretReaders::kGroupOfRoot);
+}
+
+}  // namespace
 
 Result<std::optional<LinkOptions>> ParseLinkOptions(int argc, char** argv) {
   LinkOptions o;
@@ -46,6 +74,7 @@ Result<std::optional<LinkOptions>> ParseLinkOptions(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return Error{ErrorCode::kBadValue, e.what()};
   }
+  MAYFLY_TRY(CheckConfigFile(app));
   if (action == "status")
     o.action = LinkOptions::Action::kStatus;
   else if (action == "pause")

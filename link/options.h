@@ -31,7 +31,8 @@ struct LinkOptions {
 };
 
 /// Reads the command line and, behind --config, a YAML file with the same names. nullopt: help or
-/// the version was asked for, and shown. Errors: BadValue 2, FailedToParse 9.
+/// the version was asked for, and shown. Errors: BadValue 2, FailedToParse 9;
+/// InvalidOptions 72 when that file has a password and others can read it.
 Result<std::optional<LinkOptions>> ParseLinkOptions(int argc, char** argv);
 
 /// What the filters that were chosen can do to data, one line each (Couchbase's manual on XDCR

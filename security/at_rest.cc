@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 
 #include "protocol/base64.h"
 #include "protocol/hex.h"
+#include "protocol/secret_file.h"
 #include "security/option_file.h"
 
 namespace mayfly {
@@ -275,23 +275,9 @@ std::optional<Secret> DataKey(std::string_view keystore, const MasterKey& master
 }  // namespace
 
 Result<MasterKey> MasterKey::Read(std::string_view option, const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return BadFile(option, path, std::string("cannot read it: ") + std::strerror(errno));
-  struct stat st {};
-  const bool known = ::fstat(fd, &st) == 0;
-  char buffer[kKeyFileBytes + 1];
-  size_t size = 0;
-  ssize_t n = 0;
-  while (size < sizeof buffer && (n = ::read(fd, buffer + size, sizeof buffer - size)) > 0)
-    size += static_cast<size_t>(n);
-  const int code = errno;
-  ::close(fd);
-  Secret text(std::string(buffer, size));
-  OPENSSL_cleanse(buffer, sizeof buffer);
-  if (!known || n < 0)
-    return BadFile(option, path, std::string("cannot read it: ") + std::strerror(code));
-  if ((st.st_mode & 077) != 0)
-    return BadFile(option, path, "other users can read the key: chmod 600 it");
+  MAYFLY_TRY(std::string read,
+             ReadSecretFile(path, std::string(option) + ": " + path, kKeyFileBytes));
+  const Secret text(std::move(read));
   std::string_view base64 = text.view();
   while (!base64.empty() && std::strchr(" \t\r\n", base64.back()) != nullptr)
     base64.remove_suffix(1);

@@ -1,10 +1,8 @@
 #include "security/key_file.h"
 
 #include <openssl/crypto.h>
-#include <sys/stat.h>
 
-#include <fstream>
-#include <sstream>
+#include "protocol/secret_file.h"
 
 namespace mayfly {
 namespace {
@@ -55,16 +53,7 @@ Result<std::vector<std::string>> ParseKeyFile(std::string_view text, const std::
 }
 
 Result<std::vector<std::string>> ReadKeyFile(const std::string& path) {
-  struct stat st {};
-  if (::stat(path.c_str(), &st) != 0) return BadValue("keyFile: cannot read " + path);
-  if ((st.st_mode & 077) != 0)
-    return BadValue("keyFile: permissions on " + path + " are too open: chmod 600 it");
-  std::ifstream in(path);
-  if (!in) return BadValue("keyFile: cannot read " + path);
-  std::stringstream stream;
-  stream << in.rdbuf();
-  std::string text = std::move(stream).str();
-  if (text.size() > kMaxKeyFile) return BadValue("keyFile: " + path + " is larger than 64 KiB");
+  MAYFLY_TRY(std::string text, ReadSecretFile(path, "keyFile: " + path, kMaxKeyFile));
   auto keys = ParseKeyFile(text, path);
   OPENSSL_cleanse(text.data(), text.size());
   return keys;

@@ -5,7 +5,6 @@
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
-#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
@@ -13,6 +12,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "protocol/secret_file.h"
 #include "security/crypto.h"
 #include "security/option_file.h"
 #include "security/x509_facts.h"
@@ -77,17 +77,6 @@ Result<std::shared_ptr<EVP_PKEY>> ReadKey(std::string_view option, const std::st
                                   : "the password does not open its private key");
 }
 
-/// PostgreSQL's rule: only the owner may access the file. If it belongs to root, a group may read
-/// it as well.
-Result<void> CheckMode(std::string_view option, const std::string& path) {
-  struct stat st {};
-  if (::stat(path.c_str(), &st) != 0) return BadFile(option, path, std::strerror(errno));
-  const unsigned forbidden = st.st_uid == 0 ? 027 : 077;
-  if ((st.st_mode & forbidden) != 0)
-    return BadFile(option, path, "it has a private key and others can read it: chmod 600 it");
-  return Ok();
-}
-
 std::string Day(int64_t seconds) {
   const auto t = static_cast<time_t>(seconds);
   tm day{};
@@ -118,7 +107,7 @@ Result<TlsIdentity> ReadTlsIdentity(std::string_view option, const std::string& 
   OPENSSL_cleanse(text.data(), text.size());
   if (!key) return key.error();
   id.key = std::move(key).value();
-  MAYFLY_TRY(CheckMode(option, path));
+  MAYFLY_TRY(CheckSecretFile(path, std::string(option) + ": " + path, SecretReaders::kGroupOfRoot));
   if (X509_check_private_key(id.certificate.get(), id.key.get()) != 1) {
     ERR_clear_error();
     return BadFile(option, path, "its private key is not that of its (first) certificate");

@@ -35,7 +35,6 @@ Result<void> Admit(LoginState& state, const Result<UserAccessPtr>& found,
     return Failed();
   }
   state.Set(access);
-  state.digest = UserDigestOf(access->user.name);
   return Ok();
 }
 
@@ -44,6 +43,23 @@ Result<void> Admit(LoginState& state, const Result<UserAccessPtr>& found,
 const UserAccess& NobodysAccess() {
   static const UserAccess nobody{};
   return nobody;
+}
+
+void RunFor(Operation& op, UserAccessPtr user) {
+  // Without an owner: it lives as long as the process.
+  if (user == nullptr) user = UserAccessPtr(UserAccessPtr(), &NobodysAccess());
+  const Value* const roles = &user->role_documents;
+  op.SetUser(std::move(user), roles);
+}
+
+void LoginState::Set(const UserAccessPtr& now) {
+  // Each operation counts itself among its user's owners. The count of each connection is its own:
+  // one for all connections of a user would be passed from processor to processor.
+  auto own = std::make_shared<const UserAccessPtr>(now);
+  const UserAccess* const user = own->get();
+  std::string its = UserDigestOf(user->user.name);
+  access = UserAccessPtr(std::move(own), user);
+  digest = std::move(its);
 }
 
 std::string UserDigestOf(const UserName& name) {
@@ -70,7 +86,7 @@ Result<std::string_view> RefreshLogin(AccessControl& control, LoginState& state,
   MAYFLY_TRY(UserAccessPtr now, control.users().Again(*state.access));
   if (now == nullptr) return kUserDropped;
   if (!MayComeFrom(*now, origin)) return kAddressRestricted;
-  state.Set(std::move(now));
+  state.Set(now);
   return std::string_view();
 }
 

@@ -16,27 +16,26 @@ namespace mayfly {
 struct LoginState {
   UserAccessPtr access;  ///< null: nobody. Change it with Set and Forget
   std::string digest;    ///< UserDigestOf its name; empty: nobody
-  /// What `access` was before. The operation that changes it may still point to that.
-  UserAccessPtr former;
   std::optional<SaslConversation> conversation;
   int32_t conversation_id = 0;
   bool speculative = false;  ///< the conversation began in hello
   std::string user_id;       ///< userId of the user whose challenge was sent; empty: unknown
 
-  /// Who is logged in now.
-  void Set(UserAccessPtr now) {
-    former = std::move(access);
-    access = std::move(now);
-  }
+  /// Who is logged in now: all of it, or without memory nothing.
+  void Set(const UserAccessPtr& now);
   /// Nobody is logged in any more. A login in progress goes on.
-  void Forget() {
-    Set(nullptr);
+  void Forget() noexcept {
+    access.reset();
     digest.clear();
   }
 };
 
 /// The access of a client that has not logged in while access control is on: none.
 const UserAccess& NobodysAccess();
+
+/// The operation runs for `user` from here on, and owns it; null: for nobody (NobodysAccess). While
+/// access control is on. By the thread that runs the operation.
+void RunFor(Operation& op, UserAccessPtr user);
 
 /// SHA-256 of "user@db", 32 bytes: the `uid` of the user's sessions. No two users have the same.
 std::string UserDigestOf(const UserName& name);

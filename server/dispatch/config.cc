@@ -8,6 +8,7 @@
 #include <sstream>
 #include <thread>
 
+#include "protocol/secret_file.h"
 #include "server/access/login.h"
 #include "server/base/config_file.h"
 #include "server/base/environment.h"
@@ -127,6 +128,13 @@ void AppendTree(BsonBuilder& out, const Tree& tree, const std::string& prefix) {
   }
 }
 
+/// A configuration file with a password in it is a file with a secret.
+Result<void> CheckHolder(const std::string& path, const OptionRow& row, const std::string& name,
+                         const OptionRow::Values& values) {
+  if (!row.secret || values.empty() || values.back().empty()) return Ok();
+  return CheckSecretFile(path, path + " (it has " + name + ")", SecretReaders::kGroupOfRoot);
+}
+
 /// A line of a configuration file in the format before YAML: a flag with its values.
 Result<void> ApplyFlagOfFile(const std::string& path, const std::string& flag,
                              const OptionRow::Values& list, const std::vector<OptionRow>& options,
@@ -152,6 +160,7 @@ Result<void> ApplyFlagOfFile(const std::string& path, const std::string& flag,
   }
   if (list.size() > 1 && row->kind != OptionRow::Kind::kList)
     return BadValue(where + "Multiple occurrences of option \"" + flag + "\"");
+  MAYFLY_TRY(CheckHolder(path, *row, flag, list));
   // A switch that is off requests nothing.
   if (row->kind == OptionRow::Kind::kSwitch && row->key.empty() && list.back() == "false")
     return Ok();
@@ -201,6 +210,7 @@ Result<void> ApplyFile(const std::string& path, const std::vector<OptionRow>& op
       return BadValue(std::move(m));
     }
     if (list.empty() && !row->secret && !row->restricts) continue;
+    MAYFLY_TRY(CheckHolder(path, *row, key, list));
     MAYFLY_TRY(ApplyRow(*row, key, list, config));
     (*tree)[key] = {row, list};
   }
@@ -222,7 +232,7 @@ Result<std::optional<std::string>> FromVariable(const std::string& name, bool se
   if (const auto file = Plain(name + "_FILE")) {
     if (value)
       return BadValue("both " + name + " and " + name + "_FILE are given: leave one of them out");
-    MAYFLY_TRY(value, ReadSecretFile(*file));
+    MAYFLY_TRY(value, secret ? ReadPasswordFile(*file, name + "_FILE: ") : ReadNameFile(*file));
   } else if (value && secret) {
     config->hidden_variables.emplace_back(name, *value);
     HideVariable(name);

@@ -528,7 +528,8 @@ void AddSecurityOptions(Options& o) {
                SetString(&C::initial_user)});
   o.push_back({"--initialRootPasswordFile", "security.initialRootPasswordFile", Kind::kString,
                "file with the password of that user", [](C& c, const Values& v) -> Result<void> {
-                 MAYFLY_TRY(c.initial_password, ReadSecretFile(v.back()));
+                 MAYFLY_TRY(c.initial_password,
+                            ReadPasswordFile(v.back(), "initialRootPasswordFile: "));
                  return Ok();
                }});
   o.push_back({"--keyFile", "security.keyFile", Kind::kString,

@@ -154,7 +154,7 @@ TEST_CASE("Files that cannot be used are named, with what is wrong", "[tls]") {
   CHECK_THAT(p.Wrong(), Contains("new.pem: its certificate is not valid yet"));
   p.options.certificate_key_file = p.issuer.Issue(p.Path("open.pem"), "open");
   ::chmod(p.Path("open.pem").c_str(), 0604);
-  CHECK_THAT(p.Wrong(), Contains("open.pem: it has a private key and others can read it"));
+  CHECK_THAT(p.Wrong(), Contains("open.pem: its permissions (0604) are too open"));
   p.options.certificate_key_file = p.issuer.Issue(p.Path("locked.pem"), "locked", -5, 400, "open");
   CHECK_THAT(p.Wrong(), Contains("locked.pem: its private key is encrypted, and there is no pass"));
   p.options.certificate_key_password = "wrong";

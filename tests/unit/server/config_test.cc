@@ -1,5 +1,7 @@
 #include "server/dispatch/config.h"
 
+#include <sys/stat.h>
+
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <filesystem>
@@ -7,6 +9,7 @@
 
 #include "server/base/environment.h"
 #include "server/base/secret_arguments.h"
+#include "tests/unit/scratch_dir.h"
 
 using namespace mayfly;
 
@@ -396,6 +399,28 @@ TEST_CASE("Variables count with --environment only, and a password does not stay
   for (const char* name :
        {"MAYFLYD_MAX_CONNS", "MAYFLYD_SLOWMS", "MAYFLYD_NONSENSE", "MONGO_INITDB_ROOT_USERNAME"})
     ::unsetenv(name);
+}
+
+TEST_CASE("A configuration file with a password is its owner's alone", "[config]") {
+  const testing::ScratchDir dir;
+  const std::string path = dir.path() + "/conf";
+  const auto parse = [&](const std::string& text, mode_t mode) {
+    std::ofstream(path) << text;
+    REQUIRE(::chmod(path.c_str(), mode) == 0);
+    return Parse({"--config", path});
+  };
+  const std::string own =
+      "net:\n  tls:\n    mode: requireTLS\n    certificateKeyFile: /c\n    CAFile: /ca\n";
+  const std::string secret = own + "    certificateKeyFilePassword: x\n";
+  CHECK(parse(own, 0644));
+  CHECK(parse(secret, 0600));
+  const std::string old = "tlsMode = requireTLS\ntlsCertificateKeyFile = /c\ntlsCAFile = /ca\n";
+  CHECK(parse(old, 0644));
+  for (const std::string& text : {secret, old + "tlsCertificateKeyFilePassword = x\n"}) {
+    const auto refused = parse(text, 0604);
+    REQUIRE_FALSE(refused);
+    CHECK_THAT(refused.error().message, Catch::Contains(path) && Catch::Contains("chmod 600"));
+  }
 }
 
 TEST_CASE("Scripts that nobody would run are not passed over", "[config]") {

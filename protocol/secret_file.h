@@ -1,0 +1,34 @@
+#pragma once
+#include <sys/stat.h>
+
+#include <string>
+#include <string_view>
+
+#include "protocol/error.h"
+
+namespace mayfly {
+
+/// Who besides the owner may read a file with a secret.
+enum class SecretReaders : uint8_t {
+  kNone,         ///< nobody (MongoDB's rule for key files)
+  kGroupOfRoot,  ///< if root owns it, its group (PostgreSQL's rule for private keys)
+};
+
+/// Whether nobody else has any access to an open file with a secret: a password, a token, a key.
+/// `what`: begins the message, as in "keyFile: /etc/mayfly.key". Devices and pipes are not looked
+/// at: nothing stays in them. Errors: InvalidOptions 72 with the mode, and how to
+/// change it.
+Result<void> CheckSecretFile(const struct stat& file, std::string_view what,
+                             SecretReaders readers = SecretReaders::kNone);
+/// The same of a file that another library reads; one that is not there has no secret.
+Result<void> CheckSecretFile(const std::string& path, std::string_view what,
+                             SecretReaders readers = SecretReaders::kNone);
+
+/// The content of such a file of at most `max` bytes, whose descriptor was looked at: nobody can
+/// put another one in its place in between. The caller wipes it (OPENSSL_cleanse) when it is done.
+/// Errors: those of CheckSecretFile; InvalidOptions 72 for a larger one, and with the words of the
+/// system when it cannot be read.
+Result<std::string> ReadSecretFile(const std::string& path, std::string_view what, size_t max,
+                                   SecretReaders readers = SecretReaders::kNone);
+
+}  // namespace mayfly
