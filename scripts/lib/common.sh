@@ -48,11 +48,14 @@ install_packages() {
   alone apt_install "${missing[@]}"
 }
 apt_install() {
-  local sudo="" log=${TMPDIR:-/tmp}/mayfly-apt.log
+  local sudo="" log
+  # Not a name known in advance: in a folder that all may write to, another user could have put a link there.
+  log=$(mktemp "$TOOLS/apt.XXXXXX")
   [ "$(id -u)" -eq 0 ] || sudo=sudo
   $sudo apt-get update -q >/dev/null || die "apt-get update failed"
   DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -q --no-install-recommends "$@" >"$log" 2>&1 ||
-    { tail -20 "$log"; die "apt-get install failed"; }
+    { tail -20 "$log"; die "apt-get install failed; all it said is in $log"; }
+  rm -f "$log"
 }
 
 # setup_cargo [VERSION]: raft-rs is built by cargo: the machine's, else Debian's newer one. Before 1.68 cargo fetched
@@ -79,20 +82,23 @@ build() {
   cmake --build --preset "$preset" ${1:+--target "$@"}
 }
 
-# Node 20 or later: the machine's, else one from the npm registry (Debian 12 has 18).
+# Node 20 or later: the machine's, else the one of scripts/lib/node from the npm registry (Debian 12 has 18).
 setup_node() {
-  mkdir -p "$TOOLS/node-runtime"
   if ! command -v node >/dev/null || ! command -v npm >/dev/null; then install_packages nodejs npm; fi
   if [ "$(node -p 'process.versions.node.split(".")[0]')" -lt 20 ]; then
-    [ -x "$TOOLS/node-runtime/node_modules/node/bin/node" ] ||
-      { say "installing Node 20"; npm install --silent --prefix "$TOOLS/node-runtime" node@20.19.5 >/dev/null; }
-    export PATH="$TOOLS/node-runtime/node_modules/node/bin:$PATH"
+    npm_folder "$ROOT/scripts/lib/node"
+    export PATH="$NODE_MODULES/.bin:$PATH"
   fi
 }
 
 # setup_npm FOLDER: installs FOLDER/package.json outside the tree, once a version of that file; sets NODE_MODULES.
 setup_npm() {
   setup_node
+  npm_folder "$1"
+}
+# What package-lock.json says, and nothing else: npm checks each archive's digest. To change a version, edit
+# package.json and run `npm install --package-lock-only --omit-lockfile-registry-resolved` in FOLDER.
+npm_folder() {
   local stamp
   stamp=$(cat "$1"/package*.json | sha256sum | cut -c1-16)
   NODE_MODULES="$TOOLS/npm-$(basename "$1")-$stamp/node_modules"
@@ -103,7 +109,7 @@ npm_install() {
   say "installing npm packages of $(basename "$1")"
   mkdir -p "$(dirname "$NODE_MODULES")"
   cp "$1"/package*.json "$(dirname "$NODE_MODULES")/"
-  (cd "$(dirname "$NODE_MODULES")" && npm install --silent --no-package-lock >/dev/null) || die "npm install failed"
+  (cd "$(dirname "$NODE_MODULES")" && npm ci --silent >/dev/null) || die "npm ci failed"
   touch "$NODE_MODULES/.complete"
 }
 

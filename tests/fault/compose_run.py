@@ -87,16 +87,38 @@ def members():
     return re.findall(r"hostname: (\w+)", COMPOSE)
 
 
+def own_secrets(servers):
+    """Each server gets its own certificate and key, read only, and none the authority's private key (issue 29)."""
+    services = yaml_services(SECURE)
+    maker = services.pop("secrets")
+    check("authority:/made/authority" in maker, "the authority is where certificates are made")
+    check(services.keys() == servers, f"the servers: {services.keys()}")
+    for name, text in services.items():
+        volumes = re.findall(r'"([\w-]+):(/[\w/]+)(:ro)?"', text)
+        check(volumes == [(f"secrets-{name}", "/secrets", ":ro")], f"{name} gets its own, read only: {volumes}")
+        check(f"/secrets/{name}.pem" in text and f"secrets-{name}:/made/{name}" in maker, f"which is made: {name}")
+    check("authority" not in COMPOSE, "nor does the other file give it away")
+
+
+def yaml_services(text):
+    """The text of each service."""
+    parts = re.split(r"^  (\w+):\n", re.search(r"^services:\n(.*?)^\w", text, re.S | re.M)[1], flags=re.M)[1:]
+    return dict(zip(parts[::2], parts[1::2]))
+
+
 def files():
     """The files fit together, and name what the image has."""
     image = (ROOT / "docker/Dockerfile").read_text()
     named = re.search(r'"--initialMembers", "([^"]*)"', COMPOSE)[1]
     check(named == ",".join(f"{m}:27017" for m in members()), f"the members are those that have services: {named}")
-    made = re.search(r'"mayfly-secure", "/secrets", (.*)\]', SECURE)[1].replace('"', "").split(", ")
-    for name in re.findall(r"/secrets/tls/(\w+)\.pem", SECURE):
-        check(name == "ca" or name in made, f"the certificate {name} is made")
+    made = set(" ".join(re.findall(r"mayfly-secure /made (?:alone )?([\w ]+)", SECURE)).split())
+    check(made == {"mayfly", *members()}, f"every server gets what it needs: {made}")
+    own_secrets(made)
     for file in re.findall(r"COPY ((?:scripts|docker)/\w+) /usr/local", image):
         check((ROOT / file).exists(), f"{file} is there")
+    bases = re.findall(r"^FROM (\S+)", image, re.M)
+    pinned = re.search(r"^ARG DEBIAN=debian:bookworm-\d{8}-slim@sha256:[0-9a-f]{64}$", image, re.M)
+    check(pinned and set(bases) == {"${DEBIAN}"}, f"it is built on one image, whatever a tag names later: {bases}")
     check('ENTRYPOINT ["mayflyd", "--environment"]' in image, "the image takes settings from the environment")
     help_ = subprocess.run([BINARY, "--help"], capture_output=True, text=True).stdout
     for variable in set(re.findall(r"MAYFLYD_(\w+)", SECURE)):
@@ -148,10 +170,19 @@ def by_files():
     """Secrets in files, as containers mount them; and the same by flags, without variables."""
     folder = tempfile.mkdtemp(prefix="mayfly-compose-")
     Path(folder, "name").write_text("boss\n")
-    Path(folder, "password").write_text(PASSWORD + "\r\n")
+    password = Path(folder, "password")
+    password.write_text(PASSWORD + "\r\n")
     variables = {
         f"MONGO_INITDB_ROOT_{v}_FILE": f"{folder}/{f}" for v, f in (("USERNAME", "name"), ("PASSWORD", "password"))
     }
+    # Docker's secrets are 0444 unless the service says otherwise; a name is no secret.
+    for mode in (0o444, 0o440, 0o644):
+        password.chmod(mode)
+        s = Server(variables)
+        status, text = s.ended()
+        check(status == 2 and "MONGO_INITDB_ROOT_PASSWORD_FILE" in text and "chmod 600" in text, f"{mode:o}: {text}")
+        s.end()
+    password.chmod(0o400)
     s = Server(variables)
     try:
         check(s.up() and code(s.client("boss")) == 0, "names and passwords in files")
@@ -199,7 +230,7 @@ def refusals():
         (user, [], "the password is missing"),
         (password, [], "the name is missing"),
         (user | password | nowhere, [], "both MONGO_INITDB_ROOT_PASSWORD and MONGO_INITDB_ROOT_PASSWORD_FILE"),
-        (user | nowhere, [], "/nowhere/password: cannot be read"),
+        (user | nowhere, [], "/nowhere/password: cannot read it"),
         (user | {"MONGO_INITDB_ROOT_PASSWORD_FILE": "/dev/null"}, [], "/dev/null is empty"),
         (user | password, ["--noauth"], "access control is switched off"),
         (user | password, ["--replSet", "rs0"], "--keyFile is required"),
@@ -303,16 +334,29 @@ def secure_set():
     make = [ROOT / "docker/secure", folder, *members()]
     for _ in range(2):  # a second time changes nothing
         subprocess.run(make, check=True, capture_output=True)
-        now = {f: Path(folder, f).read_bytes() for f in ("key", "tls/ca.pem", "tls/a.pem")}
+        now = {f: Path(folder, f).read_bytes() for f in ("a/key", "a/ca.pem", "a/a.pem", "authority/key.pem")}
     check(all(Path(folder, f).read_bytes() == text for f, text in now.items()), "what is there stays")
-    text = SECURE.replace("/secrets", folder)
-    settings_ = dict(re.findall(r"(MAYFLYD_\w+): \"?([^\"}\n]+)", text))
+    subprocess.run([ROOT / "docker/secure", folder, "alone", "single"], check=True, capture_output=True)
+    for name in (*members(), "single"):
+        has = sorted(os.listdir(f"{folder}/{name}"))
+        check(has == sorted(["ca.pem", f"{name}.pem"] + ["key"] * (name != "single")), f"{name} has its own: {has}")
+        modes = {f: os.stat(f"{folder}/{name}/{f}").st_mode & 0o777 for f in (".", *has)}
+        check(modes.pop("ca.pem") == 0o644 and set(modes.values()) == {0o700, 0o600}, f"for itself: {modes}")
+    check(len({Path(folder, m, "key").read_bytes() for m in members()}) == 1, "the set has one key")
+    found = subprocess.run(
+        ["grep", "-rlF", Path(folder, "authority/key.pem").read_text().splitlines()[1], folder],
+        capture_output=True, text=True,
+    ).stdout.split()  # fmt: skip
+    check(found == [f"{folder}/authority/key.pem"], f"the authority's private key is in one place: {found}")
 
     def variables(i):
-        own = {"MAYFLYD_TLS_CERTIFICATE_KEY_FILE": f"{folder}/tls/{members()[i]}.pem"}
-        return settings_ | own | {"MONGO_INITDB_ROOT_USERNAME": "boss", "MONGO_INITDB_ROOT_PASSWORD": PASSWORD}
+        own, mine = members()[i], f"{folder}/{members()[i]}"
+        text = SECURE.replace("/secrets", mine)
+        settings_ = dict(re.findall(r"(MAYFLYD_\w+): \"?([^\"}\n]+)", text))
+        user = {"MONGO_INITDB_ROOT_USERNAME": "boss", "MONGO_INITDB_ROOT_PASSWORD": PASSWORD}
+        return settings_ | user | {"MAYFLYD_TLS_CERTIFICATE_KEY_FILE": f"{mine}/{own}.pem"}
 
-    tls = dict(tls=True, tlsCAFile=f"{folder}/tls/ca.pem")
+    tls = dict(tls=True, tlsCAFile=f"{folder}/a/ca.pem")
     servers = new_set(3, variables, [], **tls)
     try:
         check(until(lambda: all(made(s, **tls) for s in servers)), "the user on every member")

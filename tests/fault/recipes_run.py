@@ -34,6 +34,7 @@ class Server(OwnServer):
         self.extra += ["--tlsMode", "preferTLS", "--tlsCertificateKeyFile", f"{self.tls}/db.pem"]
         self.extra += ["--tlsCAFile", f"{self.tls}/ca.pem", "--tlsAllowConnectionsWithoutCertificates"]
         Path(f"{self.folder}/mayfly.password").write_text(PASSWORD + "\n")
+        os.chmod(f"{self.folder}/mayfly.password", 0o600)
 
     def shell(self, text, client):
         """db.f({…}), db.adminCommand({…}) and the like, as mongosh sends them."""
@@ -191,7 +192,7 @@ def secure_set():
             check(until(leads, 90), "the set is there, with a login and TLS")
             for port in ports.values():
                 with pymongo.MongoClient(
-                    "localhost", int(port), directConnection=True, tls=True, tlsCAFile=f"{folder}/secrets/tls/ca.pem"
+                    "localhost", int(port), directConnection=True, tls=True, tlsCAFile=f"{folder}/secrets/a/ca.pem"
                 ) as c:
                     check(code(c.shop.things.find_one) == 13, "nobody reads without a login")
                 with pymongo.MongoClient(
