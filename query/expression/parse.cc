@@ -270,8 +270,8 @@ class FieldPathExpression final : public ReadableExpression {
     return base.Member(r.view());
   }
   Result<Value> Roles(EvalContext& ctx) const {
-    if (ctx.op != nullptr && ctx.op->user_roles != nullptr && !ctx.op->user_roles->missing())
-      return Read(ctx, *ctx.op->user_roles);
+    if (ctx.op != nullptr && ctx.op->user_roles() != nullptr && !ctx.op->user_roles()->missing())
+      return Read(ctx, *ctx.op->user_roles());
     return BuildArray([](BsonArrayBuilder&) {});  // bounded: nothing
   }
   /// The value that was read. A new value was built from arrays, and is no larger than they

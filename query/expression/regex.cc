@@ -9,6 +9,7 @@
 
 #include "protocol/large_memory.h"
 #include "query/expression/parse_work.h"
+#include "query/expression/utf8_positions.h"
 #include "storage/operation.h"
 
 namespace mayfly {
@@ -32,6 +33,14 @@ constexpr double kSliceSteps = 1e6;            // … on a thread that serves so
 constexpr int64_t kWatchedSteps = 20'000'000;  // of one search at most; some seconds
 constexpr int64_t kLookSteps = 256;            // steps between two looks at the operation
 constexpr size_t kBytesAStep = 64;             // read through in the time of a step
+// A pattern of more bytes is long: its letters are compared again at each place of a subject.
+constexpr size_t kLongPattern = 512;
+constexpr size_t kRegexPiece = 100'000'000;  // letters compared between two looks at the operation
+constexpr size_t kSlicePiece = 1'000'000;    // … on a thread that serves sockets
+constexpr size_t kLeastPlaces = 64;          // of one piece
+/// The longest pattern that can only be searched for in one go: the code that calls back counts its
+/// letters, and takes seven times as many bytes.
+constexpr size_t kMaxInOneGo = 8 << 10;
 // For all patterns of a server together; patterns beyond it are interpreted.
 constexpr int64_t kMaxMachineCode = int64_t{64} << 20;
 
@@ -97,6 +106,12 @@ Growth GrowthOf(std::string_view pattern, uint32_t flags) {
   }
   g.factor = std::ldexp(1.0, std::min(optional, 60));
   return g;
+}
+
+/// Whether where a search begins, and that it ends at the first place that fails, may matter to the
+/// pattern: \G and verbs ("(*COMMIT)").
+bool MustBeInOneGo(std::string_view pattern) {
+  return pattern.find("\\G") != pattern.npos || pattern.find("(*") != pattern.npos;
 }
 
 /// One search that is watched.
@@ -248,6 +263,12 @@ Result<CompiledRegex::Ptr> CompiledRegex::Compile(std::string_view pattern,
         return Error{LocationCode(51108), std::string("invalid flag in regex options: ") + c};
     }
   }
+  const bool in_pieces = pattern.size() > kLongPattern && !MustBeInOneGo(pattern);
+  if (in_pieces) flags |= PCRE2_USE_OFFSET_LIMIT;
+  if (pattern.size() > kMaxInOneGo && !in_pieces)
+    return Error{ErrorCode::kBadValue,
+                 "Regular expression is too long: with \\G or a verb it may have no more than " +
+                     std::to_string(kMaxInOneGo) + " bytes"};
   pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
   pcre2_set_parens_nest_limit(context, kParensNestLimit);
   int error = 0;
@@ -263,7 +284,10 @@ Result<CompiledRegex::Ptr> CompiledRegex::Compile(std::string_view pattern,
   regex->code_ = code;
   regex->flags_ = flags;
   regex->machine_code_bytes_ = large_memory::ThreadBudget().machine_code_bytes;
-  const Growth growth = GrowthOf(pattern, flags);
+  regex->in_pieces_ = in_pieces;
+  Growth growth = GrowthOf(pattern, flags);
+  if (!in_pieces && pattern.size() > kLongPattern)
+    growth.factor *= static_cast<double>(pattern.size()) / 16;
   regex->fast_bytes_ = growth.Bytes(kFastSteps);
   regex->slice_bytes_ = growth.Bytes(kSliceSteps);
   regex->trusted_bytes_ = growth.Bytes(kTrustedSteps);
@@ -273,8 +297,37 @@ Result<CompiledRegex::Ptr> CompiledRegex::Compile(std::string_view pattern,
   size_t bytes = 0;
   pcre2_pattern_info(code, PCRE2_INFO_SIZE, &bytes);
   ParseWork::Made(sizeof(CompiledRegex) + bytes + pattern.size());
-  if (ParseWork::CountPattern() > kFastPatterns) regex->fast_from_ = kOften;
+  // A long one at once: the interpreter looks through the whole subject before each piece.
+  if (ParseWork::CountPattern() > kFastPatterns && !in_pieces) regex->fast_from_ = kOften;
   return Ptr(std::move(regex));
+}
+
+Result<int> CompiledRegex::Match(const void* code, std::string_view subject, size_t start,
+                                 void* data, Operation* op) const {
+  pcre2_match_context* context = Scratch().context;
+  const auto match = [&](size_t from) {
+    return pcre2_match(static_cast<const pcre2_code*>(code),
+                       reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), from, 0,
+                       static_cast<pcre2_match_data*>(data), context);
+  };
+  const size_t letters = op != nullptr && op->in_slice() ? kSlicePiece : kRegexPiece;
+  const size_t places = std::max(kLeastPlaces, letters / pattern_.size());
+  if (!in_pieces_ || start > subject.size() || subject.size() - start <= places) [[likely]]
+    return match(start);
+  for (size_t from = start;;) {
+    if (op != nullptr) {
+      MAYFLY_TRY(op->CheckInterruptNow());
+    }
+    size_t next = from + places;
+    // No search begins within a character.
+    while (next < subject.size() && IsContinuation(subject[next])) ++next;
+    const bool last = next > subject.size();
+    pcre2_set_offset_limit(context, last ? PCRE2_UNSET : next - 1);
+    const int rc = match(from);
+    pcre2_set_offset_limit(context, PCRE2_UNSET);
+    if (rc != PCRE2_ERROR_NOMATCH || last) return rc;
+    from = next;
+  }
 }
 
 Result<bool> CompiledRegex::Find(std::string_view subject, size_t start, std::vector<Span>* groups,
@@ -293,16 +346,19 @@ Result<bool> CompiledRegex::Find(std::string_view subject, size_t start, std::ve
   pcre2_match_data* own = nullptr;
   if (groups != nullptr && captures_ >= 64)
     data = own = pcre2_match_data_create_from_pattern(code, nullptr);
-  int rc = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), start, 0,
-                       data, scratch.context);
+  Result<int> matched = Match(code, subject, start, data, op);
   if (watched) [[unlikely]] {
     pcre2_set_callout(scratch.context, nullptr, nullptr);
     CountWatched(subject.size(), watch.Steps());
-    if (watch.interrupted) {
-      if (own != nullptr) pcre2_match_data_free(own);
-      MAYFLY_TRY(op->CheckInterruptNow());
+    if (watch.interrupted && matched) {
+      if (Result<void> ended = op->CheckInterruptNow(); !ended) matched = std::move(ended).error();
     }
   }
+  if (!matched) [[unlikely]] {
+    if (own != nullptr) pcre2_match_data_free(own);
+    return std::move(matched).error();
+  }
+  const int rc = matched.value();
   if (rc >= 0 && groups != nullptr) {
     const PCRE2_SIZE* ovector = pcre2_get_ovector_pointer(data);
     groups->clear();

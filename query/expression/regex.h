@@ -17,8 +17,10 @@ class Operation;
 /// matched under match, depth and heap limits. Machine code does not count the steps of repeated
 /// single characters ("[ab]{1,900}[ab]{1,20000}x" takes hours on 10 kB). So patterns that may take
 /// many steps, by the number of repeats and the length of the subject, are matched by code that
-/// calls back before each item: it counts the steps, and can interrupt the operation. Immutable;
-/// threads: any.
+/// calls back before each item: it counts the steps, and can interrupt the operation. Nor does
+/// anything count the letters of a long pattern that are compared at each place of a subject: such
+/// a search goes on from place to place in pieces, and looks at the operation between them.
+/// Immutable; threads: any.
 class CompiledRegex {
  public:
   using Ptr = std::shared_ptr<const CompiledRegex>;
@@ -29,7 +31,7 @@ class CompiledRegex {
 
   /// `options`: any of i m s x u (u changes nothing: patterns and subjects are UTF-8 always).
   /// Errors: 51108 (unknown option), 51109 and 51110 (NUL in the pattern or options), 51091 (bad
-  /// pattern), BadValue 2 (pattern above 32764 bytes).
+  /// pattern), BadValue 2 (pattern above 32764 bytes; above 8 KiB with \G or a verb).
   static Result<Ptr> Compile(std::string_view pattern, std::string_view options);
   /// How long compiling takes, for ParseWork::Step.
   static size_t Cost(std::string_view pattern) { return 8 + pattern.size() / 16; }
@@ -64,6 +66,10 @@ class CompiledRegex {
   const void* WatchedCode() const;
   bool MayTakeLong(size_t subject, const Operation* op) const;
   void CountWatched(size_t subject, int64_t steps) const;
+  /// pcre2_match, in pieces where the pattern is long. `code`: a pcre2_code*, `data`: a
+  /// pcre2_match_data*. Answers what that answers; errors: those of CheckInterrupt.
+  Result<int> Match(const void* code, std::string_view subject, size_t start, void* data,
+                    Operation* op) const;
 
   void* code_ = nullptr;  // pcre2_code*, never changed
   /// That of the server which has compiled it: large_memory::Budget.
@@ -73,6 +79,7 @@ class CompiledRegex {
   /// Longer subjects may take more than kFastSteps; than kSliceSteps.
   size_t fast_bytes_ = 0, slice_bytes_ = 0;
   size_t trusted_bytes_ = 0;  ///< … than kTrustedSteps
+  bool in_pieces_ = false;    ///< long: see Match
   uint32_t fast_from_ = 0;    ///< the use at which machine code is made
   mutable std::atomic<uint32_t> uses_{0};
   mutable std::atomic<void*> fast_{

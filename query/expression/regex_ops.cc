@@ -40,6 +40,10 @@ Result<CompiledRegex::Ptr> CompileArgument(const EvalArgs& a) {
     return e;
   }
   last = compiled.value();
+  // A pattern may be another one for each element of an array.
+  if (a.ctx.op) {
+    MAYFLY_TRY(a.ctx.op->CheckInterruptNow());
+  }
   return last;
 }
 

@@ -195,6 +195,51 @@ TEST_CASE("A search that may take long is interrupted, and ends by itself", "[ma
   CHECK(CompiledRegex::Compile("(a)(b)", "").value()->Matches(subject, &op).value());
 }
 
+TEST_CASE("A search for a long pattern is interrupted, and finds what one in one go finds",
+          "[match]") {
+  // 28,000 letters are compared at each of a million places, and nothing counts letters.
+  const std::string pattern(28000, 'a'), subject(1'000'000, 'a');
+  const CompiledRegex::Ptr regex = CompiledRegex::Compile(pattern + "b", "").value();
+  SystemClock clock;
+  Operation op(clock);
+  op.kill_code = static_cast<int32_t>(ErrorCode::kInterrupted);
+  Result<bool> killed = regex->Matches(subject, &op);
+  REQUIRE(killed.has_error());
+  CHECK(killed.error().code == ErrorCode::kInterrupted);
+  // The piece in which a match begins, the end of a piece, characters of several bytes.
+  const size_t places = 100'000'000 / 1002;
+  for (const size_t at : {size_t{0}, places - 1, places, places + 1, 2 * places, 3 * places - 2}) {
+    for (const char* filler : {"x", "ö"}) {
+      CAPTURE(at, filler);
+      std::string text;
+      while (text.size() < at) text += filler;
+      const size_t begin = text.size();
+      text += std::string(998, 'y') + "(z)";
+      const CompiledRegex::Ptr found =
+          CompiledRegex::Compile(std::string(996, 'y') + "(..\\()", "").value();
+      std::vector<CompiledRegex::Span> groups;
+      Operation free(clock);
+      CHECK(found->Find(text, 0, &groups, &free).value());
+      REQUIRE(groups.size() == 2);
+      CHECK(groups[0] == CompiledRegex::Span(begin, begin + 999));
+      // What stands before the piece is seen from it.
+      CHECK(CompiledRegex::Compile("(?<!y)" + std::string(990, 'y'), "")
+                .value()
+                ->Find(text, 0, &groups, &free)
+                .value());
+      CHECK(groups[0].first == begin);
+      CHECK_FALSE(CompiledRegex::Compile("^" + std::string(990, 'y') + "n", "")
+                      .value()
+                      ->Matches(text, &free)
+                      .value());
+    }
+  }
+  // Where it matters where a search begins, it is in one go, or not at all.
+  CHECK(CompiledRegex::Compile("\\G" + std::string(1000, 'y'), "").has_value());
+  CHECK(CompiledRegex::Compile("(*COMMIT)" + std::string(9000, 'y'), "").error().code ==
+        ErrorCode::kBadValue);
+}
+
 TEST_CASE("Strings that are not UTF-8 are matched without harm", "[match]") {
   BsonDocument doc = BuildBson([&](BsonBuilder& b) {
     b.Append("a", std::string("\xff\xfe"
