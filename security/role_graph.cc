@@ -1,54 +1,121 @@
 #include "security/role_graph.h"
 
 #include <algorithm>
+#include <deque>
 #include <unordered_set>
 
 #include "security/builtin_roles.h"
 
 namespace mayfly {
 
-Result<ResolvedRoles> ResolveRoles(const std::vector<RoleName>& from, const RoleReader& read) {
-  ResolvedRoles out;
-  std::unordered_set<RoleName> seen;
-  std::vector<RoleName> open;
-  const auto meet = [&](const std::vector<RoleName>& names) {
-    for (const RoleName& n : names)
-      if (seen.insert(n).second) open.push_back(n);
-  };
-  meet(from);
-  while (!open.empty()) {
-    if (seen.size() > kMaxResolvedRoles)
-      return Error{ErrorCode::kExceededMemoryLimit,
-                   "these roles are made of more than 10,000 roles: grant fewer"};
-    const RoleName name = std::move(open.back());
-    open.pop_back();
-    std::vector<Privilege> privileges;
-    if (IsBuiltinRole(name)) {
-      privileges = BuiltinPrivileges(name);
-    } else {
-      MAYFLY_TRY(auto role, read(name));
-      if (!role) {
-        out.missing.push_back(name);
+namespace {
+
+Error TooManyRoles() {
+  return {ErrorCode::kExceededMemoryLimit, "these roles are made of more than " +
+                                               std::to_string(kMaxResolvedRoles) +
+                                               " roles: grant fewer"};
+}
+
+Error TooManyPrivileges() {
+  return {ErrorCode::kExceededMemoryLimit, "these roles have more than " +
+                                               std::to_string(kMaxResolvedPrivileges) +
+                                               " privileges: use resources of whole databases"};
+}
+
+/// Roles on their way to their total.
+class Resolving {
+ public:
+  Resolving(const RoleReader& read, bool some) : read_(read), some_(some) {}
+
+  Result<ResolvedRoles> All(const std::vector<RoleName>& from) {
+    Meet(from);
+    // What is built in is never left out.
+    while (!built_in_.empty() || !open_.empty()) {
+      if (built_in_.empty()) {
+        MAYFLY_TRY(TakeRole());
         continue;
       }
-      meet(role->roles);
-      privileges = std::move(role->privileges);
-      if (!role->restrictions.empty()) out.restrictions.push_back(std::move(role->restrictions));
+      const RoleName name = std::move(built_in_.back());
+      built_in_.pop_back();
+      MAYFLY_TRY(Add(BuiltinPrivileges(name)));
     }
-    std::move(privileges.begin(), privileges.end(), std::back_inserter(out.privileges));
-    if (out.privileges.size() > kMaxResolvedPrivileges) {
-      UnitePrivileges(out.privileges);
-      if (out.privileges.size() > kMaxResolvedPrivileges)
-        return Error{ErrorCode::kExceededMemoryLimit,
-                     "these roles have more than 100,000 privileges: use resources of whole "
-                     "databases"};
+    UnitePrivileges(out_.privileges);
+    out_.roles.assign(seen_.begin(), seen_.end());
+    std::ranges::sort(out_.roles);
+    std::ranges::sort(out_.missing);
+    std::ranges::sort(out_.left_out);
+    return std::move(out_);
+  }
+
+ private:
+  void Meet(const std::vector<RoleName>& names) {
+    for (const RoleName& n : names) {
+      if (!seen_.insert(n).second) continue;
+      if (IsBuiltinRole(n))
+        built_in_.push_back(n);
+      else
+        open_.push_back(n);
     }
   }
-  UnitePrivileges(out.privileges);
-  out.roles.assign(seen.begin(), seen.end());
-  std::sort(out.roles.begin(), out.roles.end());
-  std::sort(out.missing.begin(), out.missing.end());
-  return out;
+
+  Result<void> TakeRole() {
+    const RoleName name = std::move(open_.front());
+    open_.pop_front();
+    if (seen_.size() > kMaxResolvedRoles) {
+      if (!some_) return TooManyRoles();
+      full_ = true;
+    }
+    if (full_) {
+      out_.left_out.push_back(name);
+      return Ok();
+    }
+    MAYFLY_TRY(auto role, read_(name));
+    if (!role) {
+      out_.missing.push_back(name);
+      return Ok();
+    }
+    // It is left out whole, as if it were not granted.
+    if (some_ && !HasRoomFor(role->privileges.size())) {
+      full_ = true;
+      out_.left_out.push_back(name);
+      return Ok();
+    }
+    Meet(role->roles);
+    if (!role->restrictions.empty()) out_.restrictions.push_back(std::move(role->restrictions));
+    return Add(std::move(role->privileges));
+  }
+
+  bool HasRoomFor(size_t more) {
+    if (out_.privileges.size() + more > kMaxResolvedPrivileges) UnitePrivileges(out_.privileges);
+    return out_.privileges.size() + more <= kMaxResolvedPrivileges;
+  }
+
+  Result<void> Add(std::vector<Privilege> privileges) {
+    const bool fits = HasRoomFor(privileges.size());
+    std::ranges::move(privileges, std::back_inserter(out_.privileges));
+    if (fits || some_) return Ok();
+    UnitePrivileges(out_.privileges);
+    if (out_.privileges.size() > kMaxResolvedPrivileges) return TooManyPrivileges();
+    return Ok();
+  }
+
+  const RoleReader& read_;
+  const bool some_;
+  bool full_ = false;  ///< no further role that is not built in counts
+  ResolvedRoles out_;
+  std::unordered_set<RoleName> seen_;
+  std::vector<RoleName> built_in_;
+  std::deque<RoleName> open_;
+};
+
+}  // namespace
+
+Result<ResolvedRoles> ResolveRoles(const std::vector<RoleName>& from, const RoleReader& read) {
+  return Resolving(read, false).All(from);
+}
+
+Result<ResolvedRoles> ResolveSomeRoles(const std::vector<RoleName>& from, const RoleReader& read) {
+  return Resolving(read, true).All(from);
 }
 
 Result<void> CheckNoCycle(const RoleName& role, const std::vector<RoleName>& members,

@@ -9,8 +9,8 @@
 
 namespace mayfly {
 
-inline constexpr size_t kMaxResolvedRoles = 10'000;        ///< of one user, nested ones too
-inline constexpr size_t kMaxResolvedPrivileges = 100'000;  ///< of all of them together
+inline constexpr size_t kMaxResolvedRoles = 10'000;       ///< of one user, nested ones too
+inline constexpr size_t kMaxResolvedPrivileges = 20'000;  ///< of all of them together
 
 /// Reads one role that is not built in from where roles are kept; none if there is no such role.
 using RoleReader = std::function<Result<std::optional<RoleDocument>>(const RoleName&)>;
@@ -19,6 +19,7 @@ using RoleReader = std::function<Result<std::optional<RoleDocument>>(const RoleN
 struct ResolvedRoles {
   std::vector<RoleName> roles;        ///< all of them, sorted; also those that do not exist
   std::vector<RoleName> missing;      ///< named somewhere, but dropped: they grant nothing
+  std::vector<RoleName> left_out;     ///< beyond the limits: they grant nothing (ResolveSomeRoles)
   std::vector<Privilege> privileges;  ///< of all of them, one per resource, sorted
   std::vector<AuthenticationRestrictions> restrictions;  ///< of each role that has some
 };
@@ -27,6 +28,10 @@ struct ResolvedRoles {
 /// and many ways to the same role end. Errors: those of `read`; ExceededMemoryLimit 146 beyond
 /// kMaxResolvedRoles and kMaxResolvedPrivileges.
 Result<ResolvedRoles> ResolveRoles(const std::vector<RoleName>& from, const RoleReader& read);
+/// The same for a login, which must not fail because roles have grown since they were granted:
+/// those that are built in count first, and of the others as many as the limits allow. Errors:
+/// those of `read`.
+Result<ResolvedRoles> ResolveSomeRoles(const std::vector<RoleName>& from, const RoleReader& read);
 
 /// Refuses to make a role part of itself: `role` is to contain `members`. Errors:
 /// InvalidRoleModification 80; those of ResolveRoles; RoleNotFound 31 when a member does not exist.

@@ -1,11 +1,15 @@
 #pragma once
+#include <array>
 #include <atomic>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_map>
+#include <vector>
 
+#include "protocol/large_memory.h"
+#include "protocol/seeded_hash.h"
 #include "protocol/value.h"
 #include "security/privilege_set.h"
 #include "security/role_graph.h"
@@ -13,15 +17,54 @@
 
 namespace mayfly {
 
+/// The memory that the privileges of all users take, for the limit on their sum. It counts to
+/// large_memory. Threads: any.
+class PrivilegeMemory {
+ public:
+  /// The part that whoever else needs memory leaves to it.
+  static int64_t Most() { return large_memory::Limit() / 8; }
+  /// Sets of at most so many bytes are never refused: administrators can always log in.
+  static constexpr size_t kAlwaysFits = 64 << 10;
+
+  /// `bytes` more, until the result goes. Errors: ExceededMemoryLimit 146.
+  static Result<std::shared_ptr<void>> Take(const std::shared_ptr<PrivilegeMemory>& of,
+                                            size_t bytes);
+  int64_t bytes() const;
+
+ private:
+  void Give(size_t bytes);
+  mutable std::mutex mutex_;
+  int64_t bytes_ = 0;
+  large_memory::Hold hold_;
+};
+
+/// What a set of roles comes to. Immutable, shared by all users who have these roles.
+struct GrantedRoles {
+  ResolvedRoles roles;
+  PrivilegeSet privileges;
+  Value role_documents;         ///< what $$USER_ROLES shows of `roles`: an array
+  size_t bytes = 0;             ///< of memory, about
+  std::shared_ptr<void> share;  ///< of PrivilegeMemory; none of what is made by hand
+};
+using GrantedRolesPtr = std::shared_ptr<const GrantedRoles>;
+
 /// What a login gives: who it is and what it may do. Immutable, shared by all connections of the
 /// user.
 struct UserAccess {
+  explicit UserAccess(GrantedRolesPtr what = std::make_shared<GrantedRoles>())
+      : granted(std::move(what)),
+        roles(granted->roles),
+        privileges(granted->privileges),
+        role_documents(granted->role_documents) {}
+  UserAccess(const UserAccess&) = delete;
+
   UserDocument user;  ///< without its credentials
-  ResolvedRoles roles;
-  PrivilegeSet privileges;
+  const GrantedRolesPtr granted;
+  const ResolvedRoles& roles;  ///< this and the next two are parts of `granted`
+  const PrivilegeSet& privileges;
+  const Value& role_documents;
   uint64_t generation = 0;      ///< of the cache, when it was read
   bool by_certificate = false;  ///< `user` and its roles are of a certificate, and not stored
-  Value role_documents;         ///< what $$USER_ROLES shows of `roles`: an array
 };
 using UserAccessPtr = std::shared_ptr<const UserAccess>;
 
@@ -32,26 +75,30 @@ class UserSource {
   /// None if there is no such user.
   virtual Result<std::optional<UserDocument>> ReadUser(const UserName& name) = 0;
   virtual Result<std::optional<RoleDocument>> ReadRole(const RoleName& name) = 0;
+  /// Another number when roles are kept elsewhere: their collection was dropped and made again, or
+  /// another one has taken its name. Reads memory only.
+  virtual uint64_t PlaceOfRoles() const { return 0; }
 };
 
 /// Users as they were read last, with a number that every change of any user or role raises.
 /// A connection keeps its user and compares the number before each command (one load), so a change
 /// applies to open connections from the next command on. A user read before the change that arrives
-/// after it is not kept. Threads: any.
+/// after it is not kept. What roles come to is worked out once for all users who have the same
+/// ones, and again only after a change of roles. Threads: any.
 class UserCache {
  public:
   explicit UserCache(UserSource& source) : source_(source) {}
 
   /// Raised by each change; starts at 1.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
-  /// After the change is visible to reads: everything is read again.
-  void Invalidate();
+  /// After the change is visible to reads: everything is read again. `roles` false: no role has
+  /// changed, so only users are.
+  void Invalidate(bool roles = true);
 
   /// The user as it is now; none if there is no such user. May read storage: not for threads that
-  /// serve sockets. Errors: those of the source and of ResolveRoles.
+  /// serve sockets. Errors: those of the source, ExceededMemoryLimit 146 (PrivilegeMemory).
   Result<UserAccessPtr> Find(const UserName& name);
-  /// A user who is not stored: `roles` are those that a certificate grants. Reads their contents
-  /// each time. Errors: as Find.
+  /// A user who is not stored: `roles` are those that a certificate grants. Errors: as Find.
   Result<UserAccessPtr> OfCertificate(const UserName& name, const std::vector<RoleName>& roles);
   /// As Find, for a client that logged in as `was`. None also if that user was dropped and another
   /// one has its name.
@@ -62,17 +109,36 @@ class UserCache {
   }
   /// How many users are kept now: at most kMaxUsers.
   size_t size() const;
+  /// Bytes that the privileges of all who are logged in take.
+  int64_t privilege_bytes() const { return memory_->bytes(); }
 
   static constexpr size_t kMaxUsers = 10'000;  ///< kept at once
 
  private:
+  /// A user with many privileges is kept only as long as somebody is logged in as that.
+  struct Kept {
+    std::weak_ptr<const UserAccess> user;
+    UserAccessPtr small;
+  };
+  struct Granted {
+    std::weak_ptr<const GrantedRoles> roles;
+    uint64_t generation = 0, place = 0;
+  };
   Result<UserAccessPtr> Read(const UserName& name, uint64_t generation);
   Result<std::shared_ptr<UserAccess>> Resolve(UserDocument user, uint64_t generation);
+  /// What these roles come to now. Errors: as Find.
+  Result<GrantedRolesPtr> GrantedTo(std::vector<RoleName> roles);
+  GrantedRolesPtr KnownRoles(const std::string& key, uint64_t generation, uint64_t place) const;
 
   UserSource& source_;
-  std::atomic<uint64_t> generation_{1};
+  const std::shared_ptr<PrivilegeMemory> memory_ = std::make_shared<PrivilegeMemory>();
+  std::atomic<uint64_t> generation_{1}, roles_generation_{1};
   mutable std::mutex mutex_;
-  std::unordered_map<UserName, UserAccessPtr> users_;
+  std::unordered_map<UserName, Kept> users_;
+  ClientStringMap<Granted> granted_;  ///< by a digest of the roles' names
+  size_t prune_at_ = 100;             ///< entries of granted_
+  /// While a set is worked out, others who need it wait for it: one lock for some of all sets.
+  std::array<std::mutex, 16> working_;
 };
 
 }  // namespace mayfly

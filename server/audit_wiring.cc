@@ -6,6 +6,7 @@
 #include "server/dispatch/audit_events.h"
 #include "server/dispatch/cluster_parameters.h"
 #include "server/dispatch/config.h"
+#include "server/dispatch/redacted_command.h"
 #include "server/dispatch/server_context.h"
 #include "server/execution/aggregate_stages.h"
 #include "server/execution/collection_options.h"
@@ -41,7 +42,10 @@ Client FindClient(ServerContext& server, const Operation& op) {
     c.remote = v.slot.address;
     if (v.user != nullptr) c.user = *v.user;
   });
-  if (c.user && server.access().enforced())
+  if (!c.user || !server.access().enforced()) return c;
+  c.access = op.user();
+  // A commit of a transaction is an operation of its own, with the number of its client's.
+  if (c.access == nullptr)
     if (auto found = server.access().users().Find(*c.user)) c.access = std::move(found).value();
   return c;
 }
@@ -73,17 +77,26 @@ void AppendRules(BsonBuilder& p, BsonView rules, bool made) {
   if (!made) p.AppendNull("new");
 }
 
-/// What collMod changes besides rules of expiry, whose entries the command writes itself.
-BsonDocument OptionsOf(const CollectionInfo& c) {
-  return BuildBson([&](BsonBuilder& b) {
-    for (const BsonElement& e : c.options.view())
-      if (e.name != "expiry" && e.name != "onExpire") AppendAuditValue(b, e.name, e.value);
-    if (!c.is_view()) return;
-    b.Append("viewOn", c.view_on);
+/// A view's pipeline, as far as it may be shown.
+void AppendPipeline(const CollectionInfo& c, BsonBuilder& out) {
+  const BsonDocument definition = BuildBson([&](BsonBuilder& b) {
     if (c.view_pipeline.view().size() <= kMaxAuditValue)
       b.AppendArray("pipeline", c.view_pipeline);
     else
       b.Append("pipeline", "...");
+  });
+  out.AppendAll(ShownDefinition(c.db, c.name, c.view_on, definition));
+}
+
+/// What collMod changes besides rules of expiry, whose entries the command writes itself.
+BsonDocument OptionsOf(const CollectionInfo& c) {
+  return BuildBson([&](BsonBuilder& b) {
+    const BsonDocument shown = ShownDefinition(c.db, c.name, c.view_on, c.options);
+    for (const BsonElement& e : shown.view())
+      if (e.name != "expiry" && e.name != "onExpire") AppendAuditValue(b, e.name, e.value);
+    if (!c.is_view()) return;
+    b.Append("viewOn", c.view_on);
+    AppendPipeline(c, b);
   });
 }
 
@@ -123,10 +136,7 @@ class SchemaChange {
       p.Append("ns", c.ns);
       if (c.is_view()) {
         p.Append("viewOn", c.db + "." + c.view_on);
-        if (c.view_pipeline.view().size() <= kMaxAuditValue)
-          p.AppendArray("pipeline", c.view_pipeline);
-        else
-          p.Append("pipeline", "...");
+        AppendPipeline(c, p);
       }
       AppendRules(p, RulesOf(c), made);
     });
@@ -144,10 +154,8 @@ class SchemaChange {
         "createIndex",
         [&](BsonBuilder& p) {
           p.Append("ns", c.ns).Append("indexName", i.name);
-          {
-            BsonBuilder spec = p.OpenDocument("indexSpec");
-            AppendIndexSpec(c, &i, spec);
-          }
+          const BsonDocument spec = BuildBson([&](BsonBuilder& b) { AppendIndexSpec(c, &i, b); });
+          p.Append("indexSpec", ShownDefinition(c.db, c.name, {}, spec));
           p.Append("indexBuildState", state);
         },
         result);

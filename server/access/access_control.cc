@@ -57,9 +57,11 @@ void AccessControl::Open(Storage& storage) {
   if (stored_.Any()) localhost_closed_ = true;
   WatchCollections(storage, std::string(kUsersDatabase),
                    {std::string(kUsersCollection), std::string(kRolesCollection)},
-                   [this](bool documents) {
-                     if (documents) localhost_closed_.store(true, std::memory_order_relaxed);
-                     users_.Invalidate();
+                   [this](std::string_view collection) {
+                     if (!collection.empty())
+                       localhost_closed_.store(true, std::memory_order_relaxed);
+                     // A definition's change: PlaceOfRoles says whether it was that of the roles.
+                     users_.Invalidate(collection == kRolesCollection);
                    });
 }
 

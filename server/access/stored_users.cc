@@ -40,6 +40,12 @@ Result<std::optional<RoleDocument>> StoredUsers::ReadRole(const RoleName& name) 
   return std::optional(std::move(role));
 }
 
+uint64_t StoredUsers::PlaceOfRoles() const {
+  if (storage_ == nullptr) return 0;
+  const CollectionInfoPtr coll = storage_->catalog().Find(kUsersDatabase, kRolesCollection);
+  return coll ? coll->id : 0;
+}
+
 Result<void> StoredUsers::ForEach(Operation& op, std::string_view collection,
                                   const std::function<Result<bool>(BsonView)>& visit) {
   if (storage_ == nullptr) return Ok();

@@ -26,6 +26,7 @@ class StoredUsers final : public UserSource {
   /// Errors: UnsupportedFormat 12 for a document that is no user's; the store's.
   Result<std::optional<UserDocument>> ReadUser(const UserName& name) override;
   Result<std::optional<RoleDocument>> ReadRole(const RoleName& name) override;
+  uint64_t PlaceOfRoles() const override;
 
   /// Every document of the collection (kUsersCollection or kRolesCollection) in the order of `_id`;
   /// `visit` answers whether to go on. A document that is no user's is given as it is.

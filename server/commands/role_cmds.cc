@@ -100,6 +100,7 @@ Result<void> CreateRole(CommandContext& ctx, const CommandRequest& req, BsonBuil
   if (a.restrictions) role.restrictions = *a.restrictions;
   MAYFLY_TRY(UserChange change, UserChange::Begin(ctx));
   MAYFLY_TRY(change.CheckRolesExist(role.roles));
+  MAYFLY_TRY(change.CheckPrivileges(role));
   MAYFLY_TRY(change.Add(role));
   return change.Finish("createRole", [&](BsonBuilder& p) { AppendRoleAudit(p, name, a); });
 }
@@ -120,6 +121,9 @@ Result<void> UpdateRole(CommandContext& ctx, const CommandRequest& req, BsonBuil
     MAYFLY_TRY(change.CheckRolesExist(*a.roles));
     MAYFLY_TRY(CheckNoCycle(name, *a.roles, change.reader()));
     role.roles = *a.roles;
+  }
+  if (a.privileges || a.roles) {
+    MAYFLY_TRY(change.CheckPrivileges(role));
   }
   if (a.restrictions) role.restrictions = *a.restrictions;
   MAYFLY_TRY(change.Store(role));
@@ -177,6 +181,7 @@ Result<void> ChangePrivileges(CommandContext& ctx, const CommandRequest& req, bo
     UnitePrivileges(role.privileges);
     if (role.privileges.size() > kMaxPrivileges)
       return Error{ErrorCode::kBadValue, "a role has at most 10,000 privileges"};
+    MAYFLY_TRY(change.CheckPrivileges(role));
   } else {
     RemovePrivileges(role.privileges, privileges);
   }
@@ -205,6 +210,7 @@ Result<void> ChangeRolesOfRole(CommandContext& ctx, const CommandRequest& req, b
     AddRoles(role.roles, roles);
     if (role.roles.size() > kMaxRoles)
       return Error{ErrorCode::kBadValue, "a role is made of at most 1,000 roles"};
+    MAYFLY_TRY(change.CheckPrivileges(role));
   } else {
     RemoveRoles(role.roles, roles);
   }

@@ -350,8 +350,7 @@ Result<void> Logout(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
   ctx.connection->LogOut(std::string(kExplicitLogout) + std::string(req.db));
   if (was_known) ctx.connection->CountAsUnknown();
   if (ctx.access == nullptr) return Ok();
-  ctx.access = &NobodysAccess();
-  ctx.op.user_roles = &ctx.access->role_documents;
+  RunFor(ctx.op, nullptr);
   return Ok();
 }
 

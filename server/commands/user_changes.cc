@@ -59,7 +59,7 @@ Result<UserChange> UserChange::Begin(CommandContext& ctx) {
   AccessControl& access = ctx.server.access();
   MAYFLY_TRY(auto lock, access.LockChanges(ctx.op));
   // Two clients may have used the localhost exception at once: it allows only one.
-  if (ctx.access == &NobodysAccess() && !access.LocalhostMayMakeUsers())
+  if (ctx.access.get() == &NobodysAccess() && !access.LocalhostMayMakeUsers())
     return Error{ErrorCode::kUnauthorized,
                  "Command requires authentication: there is a user or a role already"};
   MAYFLY_TRY(access.KeepDecoySecret(ctx.op));
@@ -108,6 +108,21 @@ Result<void> UserChange::CheckRolesExist(const std::vector<RoleName>& roles) {
     MAYFLY_TRY(auto role, ctx_->server.access().stored().ReadRole(name));
     if (!role) return Error{ErrorCode::kRoleNotFound, "Could not find role: " + name.Shown()};
   }
+  return Ok();
+}
+
+Result<void> UserChange::CheckPrivileges(const UserDocument& user) {
+  MAYFLY_TRY(ResolveRoles(user.roles, reader()));
+  return Ok();
+}
+
+Result<void> UserChange::CheckPrivileges(const RoleDocument& role) {
+  MAYFLY_TRY(ResolveRoles(
+      {role.name},
+      [&, others = reader()](const RoleName& name) -> Result<std::optional<RoleDocument>> {
+        if (name == role.name) return std::optional(role);
+        return others(name);
+      }));
   return Ok();
 }
 

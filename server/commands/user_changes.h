@@ -27,6 +27,11 @@ class UserChange {
   RoleReader reader();
   /// Errors: RoleNotFound 31 for one that does not exist.
   Result<void> CheckRolesExist(const std::vector<RoleName>& roles);
+  /// Whether one may have all of these: a login would leave out what is too much. Errors:
+  /// ExceededMemoryLimit 146.
+  Result<void> CheckPrivileges(const UserDocument& user);
+  /// The same for a role as it is to be.
+  Result<void> CheckPrivileges(const RoleDocument& role);
 
   Result<void> Add(const UserDocument& user);  ///< Errors: Location51003 when there is one
   Result<void> Add(const RoleDocument& role);  ///< Errors: Location51002 when there is one

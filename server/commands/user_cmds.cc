@@ -130,12 +130,13 @@ Result<void> CreateUser(CommandContext& ctx, const CommandRequest& req, BsonBuil
   if (a.password) {
     MAYFLY_TRY(MakeCredentials(ctx, a, &user));
   }
-  user.id = NewUuidBytes();
+  MAYFLY_TRY(user.id, NewUuidBytes());
   user.roles = *a.roles;
   user.custom_data = a.custom_data;
   if (a.restrictions) user.restrictions = *a.restrictions;
   MAYFLY_TRY(UserChange change, UserChange::Begin(ctx));
   MAYFLY_TRY(change.CheckRolesExist(user.roles));
+  MAYFLY_TRY(change.CheckPrivileges(user));
   MAYFLY_TRY(change.Add(user));
   return change.Finish("createUser",
                        [&](BsonBuilder& p) { AppendUserAudit(p, user.name, a, false); });
@@ -169,6 +170,7 @@ Result<void> UpdateUser(CommandContext& ctx, const CommandRequest& req, BsonBuil
   if (a.roles) {
     MAYFLY_TRY(change.CheckRolesExist(*a.roles));
     user.roles = *a.roles;
+    MAYFLY_TRY(change.CheckPrivileges(user));
   }
   if (a.custom_data) user.custom_data = a.custom_data;
   if (a.restrictions) user.restrictions = *a.restrictions;
@@ -210,6 +212,7 @@ Result<void> ChangeRolesOfUser(CommandContext& ctx, const CommandRequest& req, b
     AddRoles(user.roles, roles);
     if (user.roles.size() > kMaxRoles)
       return Error{ErrorCode::kBadValue, "a user has at most 1,000 roles: make a role of them"};
+    MAYFLY_TRY(change.CheckPrivileges(user));
   } else {
     RemoveRoles(user.roles, roles);
   }

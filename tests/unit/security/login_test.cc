@@ -36,6 +36,8 @@ struct Kept : UserSource {
     const auto at = roles.find(name);
     return at == roles.end() ? std::optional<RoleDocument>() : at->second;
   }
+  uint64_t PlaceOfRoles() const override { return place; }
+  uint64_t place = 0;
   void AddUser(const char* name, std::vector<RoleName> granted, char id = 'i') {
     std::lock_guard l(mutex);
     UserDocument u;
@@ -102,6 +104,119 @@ TEST_CASE("A mesh of roles costs no more than its edges, and has a limit", "[sec
   std::vector<RoleName> many;
   for (size_t i = 0; i <= kMaxResolvedRoles; ++i) many.push_back(R("x" + std::to_string(i)));
   CHECK(ResolveRoles(many, kept.reader()).error().code == ErrorCode::kExceededMemoryLimit);
+}
+
+TEST_CASE("Roles beyond the limit: refused, but a login has as many as fit", "[security][roles]") {
+  Kept kept;
+  const auto add = [&](const char* name, size_t count) {
+    std::vector<Privilege> privileges;
+    for (size_t i = 0; i < count; ++i)
+      privileges.push_back(
+          {Resource::Collection("shop", name + std::to_string(i)), ActionSet{Action::find}});
+    kept.AddRole(name, {}, std::move(privileges));
+  };
+  constexpr size_t kHalf = kMaxResolvedPrivileges / 2;
+  add("a", kHalf);
+  add("b", kHalf);
+  add("c", 1);
+  CHECK(ResolveRoles({R("a"), R("b")}, kept.reader()));
+  CHECK(ResolveRoles({R("a"), R("b"), R("c")}, kept.reader()).error().code ==
+        ErrorCode::kExceededMemoryLimit);
+  // Built-in ones first, wherever they stand; what is left out grants nothing.
+  const ResolvedRoles some =
+      ResolveSomeRoles({R("a"), R("b"), R("c"), {"root", "admin"}}, kept.reader()).value();
+  CHECK(some.left_out == std::vector<RoleName>{R("b"), R("c")});
+  CHECK(some.roles.size() == 4);
+  CHECK(some.privileges.size() <= kMaxResolvedPrivileges);
+  const PrivilegeSet set(some.privileges);
+  CHECK(set.AllowsOnCluster({Action::shutdown}));
+  CHECK(set.Allows("shop", "a0", {Action::find}));
+  // The same privilege many times is one.
+  add("a", kHalf);
+  kept.AddRole("d", {}, kept.roles[R("a")].privileges);
+  kept.AddRole("e", {}, kept.roles[R("a")].privileges);
+  const auto same = ResolveSomeRoles({R("a"), R("d"), R("e")}, kept.reader()).value();
+  CHECK(same.left_out.empty());
+  CHECK(same.privileges.size() == kHalf);
+}
+
+TEST_CASE("Users with the same roles share what these come to", "[security][cache]") {
+  Kept kept;
+  UserCache cache(kept);
+  kept.AddRole("clerk", {{"read", "shop"}}, {{Resource::Cluster(), {Action::top}}});
+  kept.AddUser("ann", {R("clerk"), {"read", "mine"}});
+  kept.AddUser("bob", {{"read", "mine"}, R("clerk")});
+  kept.AddUser("eve", {R("clerk")});
+  const auto ann = cache.Find({"ann", "admin"}).value();
+  const auto bob = cache.Find({"bob", "admin"}).value();
+  CHECK(ann->granted == bob->granted);
+  CHECK(cache.Find({"eve", "admin"}).value()->granted != ann->granted);
+  const UserAccessPtr by_certificate =
+      cache.OfCertificate({"CN=ann", "$external"}, {R("clerk"), {"read", "mine"}}).value();
+  CHECK(by_certificate->granted == ann->granted);
+
+  // A change of users leaves them; one of roles, or roles that are kept elsewhere, do not.
+  cache.Invalidate(/*roles=*/false);
+  const auto again = cache.Again(*ann).value();
+  CHECK(again != ann);
+  CHECK(again->granted == ann->granted);
+  kept.AddRole("clerk", {}, {{Resource::Cluster(), {Action::fsync}}});
+  cache.Invalidate();
+  const auto changed = cache.Again(*ann).value();
+  CHECK(changed->granted != ann->granted);
+  CHECK(changed->privileges.AllowsOnCluster({Action::fsync}));
+  CHECK_FALSE(changed->privileges.AllowsOnCluster({Action::top}));
+  CHECK(ann->privileges.AllowsOnCluster({Action::top}));  // whoever has it keeps it
+  kept.AddRole("clerk", {}, {});
+  kept.place = 7;
+  cache.Invalidate(/*roles=*/false);
+  CHECK_FALSE(cache.Again(*ann).value()->privileges.AllowsOnCluster({Action::fsync}));
+}
+
+TEST_CASE("Privileges count as memory, and go with the last login", "[security][cache]") {
+  Kept kept;
+  UserCache cache(kept);
+  large_memory::Budget budget;
+  budget.SetLimit(int64_t{96} << 20);
+  const large_memory::BudgetScope scope(budget);
+  const auto user_with = [&](const std::string& name) {
+    std::vector<Privilege> privileges;
+    for (size_t i = 0; i < kMaxPrivileges; ++i)
+      privileges.push_back(
+          {Resource::Collection("shop", name + "of some length" + std::to_string(i)),
+           ActionSet{Action::find}});
+    kept.AddRole(name.c_str(), {}, std::move(privileges));
+    kept.AddUser(name.c_str(), {R(name)});
+  };
+  const int64_t most = PrivilegeMemory::Most();
+  std::vector<UserAccessPtr> logged_in;
+  Result<UserAccessPtr> refused = UserAccessPtr();
+  for (int i = 0; i < 20 && refused; ++i) {
+    const std::string name = "u" + std::to_string(i);
+    user_with(name);
+    refused = cache.Find({name, "admin"});
+    if (refused) logged_in.push_back(refused.value());
+  }
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::kExceededMemoryLimit);
+  CHECK(logged_in.size() > 1);
+  CHECK(cache.privilege_bytes() > 0);
+  CHECK(cache.privilege_bytes() <= most);
+  CHECK(budget.used() > most / 2);
+  // Who has few privileges can always log in, as administrators have to.
+  kept.AddUser("root", {{"root", "admin"}});
+  CHECK(cache.Find({"root", "admin"}).value() != nullptr);
+  // Many users with the same roles need no more.
+  const int64_t used = cache.privilege_bytes();
+  for (int i = 0; i < 20; ++i) {
+    const std::string name = "same" + std::to_string(i);
+    kept.AddUser(name.c_str(), {R("u0")});
+    logged_in.push_back(cache.Find({name, "admin"}).value());
+  }
+  CHECK(cache.privilege_bytes() == used);
+  logged_in.clear();
+  CHECK(cache.privilege_bytes() < 1 << 20);
+  CHECK(cache.Find({"u1", "admin"}).value() != nullptr);
 }
 
 TEST_CASE("A change of a user holds at the next look", "[security][cache]") {

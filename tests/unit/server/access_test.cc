@@ -86,6 +86,30 @@ BsonDocument ByOpQuery(RawClient& c, const std::string& db, const std::string& c
 
 }  // namespace
 
+TEST_CASE("An operation keeps its user, whatever becomes of the login", "[access]") {
+  SystemClock clock;
+  Operation op(clock);
+  LoginState login;
+  const auto ann = std::make_shared<UserAccess>();
+  ann->user.name = {"ann", "admin"};
+  std::weak_ptr<const UserAccess> kept = ann;
+  login.Set(ann);
+  CHECK(login.digest == UserDigestOf({"ann", "admin"}));
+  RunFor(op, login.access);
+  // Read again, by the operation itself or by the connection's timer; then nobody.
+  const auto again = std::make_shared<UserAccess>();
+  again->user.name = {"ann", "admin"};
+  login.Set(again);
+  login.Forget();
+  CHECK(login.digest.empty());
+  CHECK(op.user() == ann);
+  CHECK(op.user_roles() == &ann->role_documents);
+  RunFor(op, nullptr);
+  CHECK(op.user().get() == &NobodysAccess());
+  CHECK(op.user_roles() == &NobodysAccess().role_documents);
+  CHECK(kept.use_count() == 1);  // of the test itself
+}
+
 TEST_CASE("Connections of an address are counted until they go", "[access]") {
   UnknownClients clients;
   auto a = clients.Enter("10.0.0.1:1000", 2);
