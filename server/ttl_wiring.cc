@@ -16,12 +16,12 @@ void ProfileDeletion(ServerContext& server, const CollectionInfo& coll, BsonView
                      Operation& op, int64_t micros) {
   if (!server.profiler().active()) return;
   CommandRequest request;
-  if (!ParseCommandFields(command, &request)) return;
-  request.db = coll.db;
+  if (!ParseCommandFields(command, &request, coll.db)) return;
   OperationReport report;
   report.op = "remove";
   report.ns = coll.ns;
-  const FinishedOperation f{op, report, nullptr, request, micros};
+  const FinishedOperation f{
+      .op = op, .report = report, .client = nullptr, .request = request, .micros = micros};
   if (server.profiler().Judge(f).profile) server.profiler().Write(server, f);
 }
 

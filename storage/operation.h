@@ -12,6 +12,7 @@
 namespace mayfly {
 
 class ReadView;
+struct UserAccess;  // security/user_cache.h; this layer only keeps it alive
 
 /// One client operation (or one pass of the reaper) as the layers below the server see it: its
 /// single clock reading, how to stop it, and its costs so far. Owned by the code that runs the
@@ -39,6 +40,17 @@ class Operation {
     return CheckInterrupt();
   }
   const Clock& clock() const { return clock_; }
+  /// The user that it runs for; null: access control is off, or it is the server's own. The
+  /// operation owns what it is given, so a login of its connection that changes or ends meanwhile
+  /// takes nothing away from it. What outlives the operation (a cursor) asks the operation that
+  /// runs then. By the thread that runs the operation.
+  const std::shared_ptr<const UserAccess>& user() const { return user_; }
+  /// The user's roles ($$USER_ROLES), an array; null: no particular user. Part of user().
+  const Value* user_roles() const { return user_roles_; }
+  void SetUser(std::shared_ptr<const UserAccess> user, const Value* roles) {
+    user_ = std::move(user);
+    user_roles_ = roles;
+  }
   /// After a wait for something that comes before the operation, which has done nothing yet: its
   /// time is that of now. By the thread that runs it.
   void ReadClock() { now = clock_.Now(); }
@@ -84,9 +96,6 @@ class Operation {
   /// set's time `read_ts`; null: each takes the latest.
   std::shared_ptr<const ReadView> view;
   uint64_t read_ts = 0;
-  /// The roles of the user ($$USER_ROLES), an array; null: no particular user. Lives as long as
-  /// this operation.
-  const Value* user_roles = nullptr;
   /// On a replica set: its time when the operation began ($$CLUSTER_TIME); 0: a standalone.
   uint64_t cluster_time = 0;
   /// Timestamp of the last unit this operation submitted to the log; 0: none. Its operationTime.
@@ -111,6 +120,8 @@ class Operation {
   int32_t checks_left_ = kChecks;
   int64_t slice_end_ = 0;  ///< Clock::MonotonicMicros(); 0: no slice
   std::vector<std::shared_ptr<std::atomic<int64_t>>> uses_;
+  std::shared_ptr<const UserAccess> user_;
+  const Value* user_roles_ = nullptr;
 };
 
 /// While it lives its operation waits for a lock: what currentOp shows as waitingForLock.

@@ -40,6 +40,7 @@ Result<Target> ParseTarget(BsonValue v, const PipelineOptions& options, const st
   if (v.IsString()) {
     t.collection = v.String();
   } else if (v.IsDocument()) {
+    MAYFLY_TRY(CheckOptionsOnce(what, v));
     for (const BsonElement& e : v.Document()) {
       if (e.name == "timeseries" && what == "$out") {
         if (!e.value.IsDocument())

@@ -141,6 +141,7 @@ enum StageFlags : uint32_t {
   kStageAlsoCollectionless = 1 << 6,  ///< works with `aggregate: 1` too
   kStageAdmin = 1 << 4,               ///< only against the admin database
   kStageChangeStream = 1 << 5,        ///< may stand behind $changeStream
+  kStageOptions = 1 << 7,             ///< takes options by name, each of them once
 };
 
 /// One row of the stage table, sorted by name. A row without `parse` is known and refused.
@@ -385,6 +386,9 @@ class VectorSource final : public DocumentSource {
   size_t next_ = 0, bytes_ = 0;
 };
 
+/// That no option of a stage is there twice: who decides whether a pipeline is allowed must not see
+/// another collection in it than who runs it. Other values than documents pass. Errors: 40413.
+Result<void> CheckOptionsOnce(std::string_view where, BsonValue options);
 /// "pipeline" arrays of stages' arguments. Errors: TypeMismatch 14.
 Result<void> CheckStageArray(BsonValue v, std::string_view what);
 

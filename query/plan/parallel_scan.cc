@@ -53,7 +53,8 @@ struct ParallelScan::Shared {
         operation(source.context->op->id),
         deadline_micros(source.context->op->deadline_micros),
         cluster_time(source.context->op->cluster_time),
-        user_roles(source.context->op->user_roles),
+        user(source.context->op->user()),
+        user_roles(source.context->op->user_roles()),
         account(AccountOfOperation(operation)),
         last(std::move(last_key)),
         rest(source.lower) {}
@@ -121,7 +122,8 @@ struct ParallelScan::Shared {
   const uint64_t operation;
   const int64_t deadline_micros;
   const uint64_t cluster_time;
-  const Value* const user_roles;
+  const std::shared_ptr<const UserAccess> user;
+  const Value* const user_roles;  ///< part of it
   const std::shared_ptr<ValueAccount> account;
   const std::string last;  ///< the last key of the range
 
@@ -288,7 +290,7 @@ void ParallelScan::Help(const std::shared_ptr<Shared>& shared) {
   op.now = s.now;
   op.deadline_micros = s.deadline_micros;
   op.cluster_time = s.cluster_time;
-  op.user_roles = s.user_roles;
+  op.SetUser(s.user, s.user_roles);
   s.running.push_back(&op);  // there is room: see TakePart
   AccountScope account(op.id, s.account);
   // Without memory the helper leaves: the operation's own thread will see.

@@ -15,8 +15,8 @@ clean() {
 none() { if [ -z "$2" ]; then good; else bad "$1:" "$2"; fi; }
 
 # Every *_test.cc belongs to a target, every fault run to a step; the rooms include what they may;
-# nothing in tests sleeps; what grows is charged; scripts name what is there; the code is formatted; pages have the
-# numbers of the code.
+# nothing in tests sleeps; no cursor points into a request; what grows is charged; scripts name what is there; the code
+# is formatted; pages have the numbers of the code.
 check_layout() {
   local layout_passed=0 layout_failed=0 t code lib=scripts/lib
   # Not a pipe into grep -q: that ends early, and what is cut off counts as failed.
@@ -56,6 +56,17 @@ check_layout() {
   # shellcheck disable=SC2046
   clean python3 $lib/check_clock_verdicts.py \
     $(git ls-files tests | grep -E '\.(py|cc|h|c|js|mjs|go|java|rs|pl|php|sh)$|/run$')
+  # Nothing of this machine in them: `npm ci` asks the registry that it is configured for, and checks the digests.
+  for t in $(git ls-files '*package.json'); do
+    if [ -f "${t%.json}-lock.json" ] && ! grep -q '"resolved"' "${t%.json}-lock.json"; then good; else
+      bad "$t needs a package-lock.json without addresses:" \
+        "npm install --package-lock-only --omit-lockfile-registry-resolved"
+    fi
+  done
+  none "a file in a folder of all, under a name known in advance" \
+    "$(grep -rnE '(/tmp|\$\{?TMPDIR[^ /]*)/[a-z]' scripts docker | grep -v mktemp || true)"
+  none "random bytes, and nobody asks whether there are any" \
+    "$(grep -rnE '^ *(\(void\) ?)?RAND_(priv_)?bytes\(.*\);$' --include='*.h' --include='*.cc' "${code[@]}" || true)"
   clean python3 $lib/check_io_loops.py server/*/*.cc
   # shellcheck disable=SC2046
   clean python3 $lib/check_coroutines.py $(find "${code[@]}" tests bench -name '*.cc' -o -name '*.h')
@@ -64,6 +75,8 @@ check_layout() {
   clean python3 $lib/check_names.py $(find "${code[@]:1}" -name '*.cc')
   # shellcheck disable=SC2046
   clean python3 $lib/check_python.py $(git ls-files '*.py')
+  # shellcheck disable=SC2046
+  clean python3 $lib/check_lifetimes.py $(find "${code[@]}" -name '*.h' -o -name '*.cc')
   clean python3 $lib/check_growth.py query/{expression,match,projection,update,sort,pipeline}/*.cc
   # Tables that a client could fill with names of one hash.
   # shellcheck disable=SC2046

@@ -33,8 +33,9 @@ Result<void> CurrentOp(CommandContext& ctx, const CommandRequest& req, BsonBuild
     eval.now = ctx.op.now;
     eval.op = &ctx.op;
     BsonArrayBuilder ops = reply.OpenArray("inprog");
-    for (const BsonDocument& op :
-         CollectOperations(ctx.server, AskerOf(ctx.server, ctx.op), options)) {
+    Asker asker = AskerOf(ctx.server, ctx.op);
+    if (ctx.client != nullptr) asker.connection_id = ctx.client->connection_id;
+    for (const BsonDocument& op : CollectOperations(ctx.server, asker, options)) {
       MAYFLY_TRY(ctx.op.CheckInterrupt());
       MAYFLY_TRY(bool wanted, match->Matches(op.view(), &eval));
       if (wanted && ops.size() + op.bytes().size() < static_cast<size_t>(kMaxBsonUserSize) - 4096)

@@ -84,12 +84,9 @@ void AppendAnswer(CommandContext& ctx, std::string_view command, BsonBuilder& ou
   const CommandRow* row = ctx.server.commands().Find(command);
   const BsonDocument body = BuildBson([&](BsonBuilder& b) { b.Append(command, 1); });
   CommandRequest request;
-  request.body = body;
-  request.name = command;
-  request.db = "admin";
   BsonBuilder answer = out.OpenDocument(command);
   answer.Append("start", ctx.data.clock().Now());
-  Result<void> done = ParseCommandFields(body, &request);
+  Result<void> done = ParseCommandFields(body, &request, "admin");
   // Apart, so that one that fails half-way leaves nothing behind.
   std::string bytes;
   BsonBuilder fields(bytes);

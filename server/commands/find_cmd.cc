@@ -268,41 +268,46 @@ Error OfStream(Error e) {
 }
 
 /// Users or roles have changed since the cursor was opened, or since the last check: checks whether
-/// its user may still run the command that opened it.
+/// its user may still run the command that opened it, which may be long.
 Result<void> CheckStillAllowed(CommandContext& ctx, ClientCursor& client) {
+  ParseWork work(&ctx.op);
   const BsonView whole = client.whole_command.view();
   CommandRequest opened;
-  MAYFLY_TRY(
-      ParseCommandFields(whole.empty() ? client.originating_command.view() : whole, &opened));
-  opened.db = client.db;
+  MAYFLY_TRY(ParseCommandFields(whole.empty() ? client.originating_command.view() : whole, &opened,
+                                client.db));
   const CommandRow* row = ctx.server.commands().Find(opened.name);
   if (row != nullptr && row->privileges != nullptr) {
-    MAYFLY_TRY(row->privileges(
-        {opened, ctx.access->privileges, &ctx.access->user.name, &ctx.access->user.roles}));
+    Result<void> allowed = row->privileges(
+        {opened, ctx.access->privileges, &ctx.access->user.name, &ctx.access->user.roles});
+    MAYFLY_TRY(ParseWork::Look());  // one that was interrupted has not looked at all of it
+    MAYFLY_TRY(std::move(allowed));
   }
   client.access_generation = ctx.access->generation;
   return Ok();
 }
 
-/// The same for a getMore that has waited: its user may have been dropped meanwhile.
+/// The user of a getMore that has waited may have been dropped meanwhile.
 bool UsersHaveChanged(const CommandContext& ctx) {
   return ctx.access != nullptr && ctx.connection != nullptr &&
          ctx.access->generation != ctx.server.access().users().generation();
 }
 
-Result<void> CheckAfterWait(CommandContext& ctx, ClientCursor& client) {
-  if (!UsersHaveChanged(ctx)) [[likely]]
+/// Before each batch, on a worker.
+Result<void> CheckUser(CommandContext& ctx, ClientCursor& client) {
+  if (UsersHaveChanged(ctx)) [[unlikely]] {
+    MAYFLY_TRY(ctx.connection->RefreshLogin(ctx));
+    if (ctx.connection->login.access == nullptr)
+      return Error{ErrorCode::kUnauthorized, "Command getMore requires authentication"};
+  }
+  if (ctx.access == nullptr || client.access_generation == ctx.access->generation) [[likely]]
     return Ok();
-  MAYFLY_TRY(ctx.connection->RefreshLogin(ctx));
-  if (ctx.connection->login.access == nullptr)
-    return Error{ErrorCode::kUnauthorized, "Command getMore requires authentication"};
   return CheckStillAllowed(ctx, client);
 }
 
 /// The operation takes the cursor: its point in time, its time left. On an error the cursor is put
 /// back, or gone.
-Result<std::unique_ptr<ClientCursor>> TakeCursor(CommandContext& ctx, const CommandRequest& req,
-                                                 const GetMoreArgs& a) {
+Result<CheckedOutCursor> TakeCursor(CommandContext& ctx, const CommandRequest& req,
+                                    const GetMoreArgs& a) {
   CursorManager& cursors = ctx.data.cursors();
   // The cursors of a transaction belong to a separate session.
   const bool in_transaction = ctx.op.view != nullptr && ctx.op.view->has_own_writes();
@@ -311,20 +316,11 @@ Result<std::unique_ptr<ClientCursor>> TakeCursor(CommandContext& ctx, const Comm
                                   ? TransactionCursors(ctx.session->id(), *req.generic.txn_number)
                                   : std::string(ctx.session->id());
   const std::string user = ctx.access != nullptr ? ctx.access->user.name.Id() : std::string();
-  MAYFLY_TRY(std::unique_ptr<ClientCursor> client,
+  MAYFLY_TRY(CheckedOutCursor client,
              cursors.CheckOut(a.id, req.db, a.collection, session, user, ctx.op));
-  if (ctx.access != nullptr && client->access_generation != ctx.access->generation) [[unlikely]] {
-    if (Result<void> allowed = CheckStillAllowed(ctx, *client); !allowed) {
-      cursors.Discard(std::move(client));
-      return allowed.error();
-    }
-  }
   if (client->point != nullptr && !in_transaction) {
     Result<ReadViewPtr> view = ctx.data.snapshot_reads().Continue(*client->point);
-    if (!view) {
-      cursors.Discard(std::move(client));
-      return std::move(view).error();
-    }
+    if (!view) return std::move(view).error();
     ctx.op.view = std::move(view).value();
   }
   if (ctx.data.fail_points().any()) [[unlikely]] {
@@ -353,19 +349,15 @@ Result<std::unique_ptr<ClientCursor>> TakeCursor(CommandContext& ctx, const Comm
   // its own, which is how long it waits.
   if (client->time_left_micros > 0 && !tailable) {
     ctx.op.deadline_micros = ctx.data.clock().MonotonicMicros() + client->time_left_micros;
-    if (Result<void> time = FireMaxTime(ctx.data.fail_points(), ctx.op); !time) {
-      cursors.Discard(std::move(client));
-      return time.error();
-    }
+    if (Result<void> time = FireMaxTime(ctx.data.fail_points(), ctx.op); !time) return time.error();
   }
   if (await) ctx.op.deadline_micros = 0;
   return client;
 }
 
 /// Puts the cursor back and says what the batch was.
-void ReplyNextBatch(CommandContext& ctx, const CommandRequest& req,
-                    std::unique_ptr<ClientCursor> client, const std::string& batch, int count,
-                    BsonBuilder& reply) {
+void ReplyNextBatch(CommandContext& ctx, const CommandRequest& req, CheckedOutCursor client,
+                    const std::string& batch, int count, BsonBuilder& reply) {
   ctx.op.n_returned = count;
   ctx.data.metrics().documents.returned.Add(count);
   const int64_t id = client->id;
@@ -399,7 +391,7 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
     r.ns = JoinNamespace(req.db, a.collection);
     r.cursor_id = a.id;
   });
-  MAYFLY_CO_TRY(std::unique_ptr<ClientCursor> client, TakeCursor(ctx, req, a));
+  MAYFLY_CO_TRY(CheckedOutCursor client, TakeCursor(ctx, req, a));
   const bool stream = client->cursor->change_stream();
   const bool await = client->cursor->tailable() && client->cursor->await_data();
   const SystemClock& clock = ctx.data.clock();
@@ -422,7 +414,7 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
     std::optional<CollectionNotifier::Watch> watch;
     if (await) watch.emplace(ctx.data.notifier(), client->cursor->collection_id());
     result = co_await ctx.MoveToWorkerWithRoom();
-    if (result) result = CheckAfterWait(ctx, *client);
+    if (result) result = CheckUser(ctx, *client);
     if (!result) break;
     bytes.clear();
     {
@@ -451,7 +443,6 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
     }
   }
   if (!result) {
-    ctx.data.cursors().Discard(std::move(client));
     if (stream) co_return OfStream(result.error());
     co_return result;
   }

@@ -27,6 +27,7 @@ class ServerContext;   // server/dispatch/server_context.h
 class Connection;      // server/net/connection.h: peer address, handshake metadata, compression
 class Session;         // server/base/session_registry.h
 class CommandRegistry;
+struct InnerRequests;         // server/dispatch/inner_requests.h
 struct UserAccess;            // security/user_cache.h
 struct AuthorizationRequest;  // server/dispatch/authorization.h
 
@@ -48,6 +49,18 @@ struct CommandField {
 };
 using CommandFields = boost::container::small_vector<CommandField, 24>;
 
+/// One bit for each name: two names with different bits are different. Most options are absent, and
+/// the bits of the names that are there say so at once: with a name known to the compiler it is one
+/// test of a bit; find asks for twenty.
+constexpr uint64_t NameBit(std::string_view name) {
+  if (name.empty()) return 1;
+  // The factors are chosen so that options often absent in document commands never share a bit with
+  // fields often present.
+  const size_t hash = name.size() + size_t{7} * static_cast<uint8_t>(name.front()) +
+                      size_t{6} * static_cast<uint8_t>(name.back());
+  return uint64_t{1} << (hash % 64);
+}
+
 /// The fields every command takes, read once by the dispatcher.
 struct GenericArguments {
   BsonValue lsid, comment, read_preference, read_concern, write_concern, cluster_time;
@@ -67,10 +80,14 @@ struct CommandRequest {
   BsonView body;
   std::string_view db;  ///< $db
   std::vector<DocumentSequence> sequences;
-  CommandFields fields;  ///< every top-level field of `body`, the first one too
+  CommandFields fields;  ///< every top-level field of `body`, the first one too; each name once
+  uint64_t names = 0;    ///< of the fields: NameBit of each
   GenericArguments generic;
   bool exhaust_allowed =
       false;  ///< OP_MSG exhaustAllowed: the client takes several replies to this request
+  bool of_entry = false;  ///< made of an entry of an oplog (applyOps)
+  /// The requests within this one: what InnerRequests::Of has made; null: nobody has asked.
+  mutable std::shared_ptr<InnerRequests> inner;
 
   /// The array field or the document sequence of this name, one view an entry.
   /// Errors: TypeMismatch 14, MissingField 40414.
@@ -163,10 +180,10 @@ struct CommandContext {
   ClientSlot* client = nullptr;      ///< null for internal callers
   const HttpOrigin* http = nullptr;  ///< of a command that came by the HTTP endpoint
   Session* session = nullptr;        ///< of `lsid`; null if none was sent
-  /// The user and its privileges; null while access control is off, and for the server itself:
-  /// everything is then allowed. For a client that has not logged in: no privileges
-  /// (NobodysAccess). Of the connection, which keeps it until the command has ended.
-  const UserAccess* access = nullptr;
+  /// The user and its privileges, those of `op`; null while access control is off, and for the
+  /// server itself: everything is then allowed. For a client that has not logged in: no privileges
+  /// (NobodysAccess). Changed by RunFor alone.
+  const std::shared_ptr<const UserAccess>& access = op.user();
   WriteConcern write_concern;
   ReadConcernLevel read_concern = ReadConcernLevel::kLocal;
   uint64_t after_cluster_time = 0, at_cluster_time = 0;  ///< of `readConcern`; 0: none

@@ -18,9 +18,9 @@ namespace {
 
 constexpr uint32_t kTruncateAt = 1000;
 /// If a longer command must be cut, only its first fields are looked at: up to kMaxCopied bytes,
-/// and kMaxFields fields for its comment.
+/// and kMaxCommentFields fields for its comment.
 constexpr size_t kMaxCopied = 4 * 1024;
-constexpr int kMaxFields = 100;
+constexpr int kMaxCommentFields = 100;
 /// With whole commands asked for: when those so far, of operations and of idle cursors, have this
 /// many bytes, the others are cut all the same.
 constexpr size_t kMaxWholeCommands = size_t{32} << 20;
@@ -33,6 +33,7 @@ struct Taken {
   uint64_t op_id = 0;
   bool active = false, kill_pending = false, waits_for_lock = false;
   bool cut = false;        ///< the command is shown as text
+  bool whole = true;       ///< `command` has all of its fields
   size_t whole_bytes = 0;  ///< of a command that `command` has only the first fields of; else 0
   BsonDocument metadata, command, comment;
   std::string name, collection;  ///< of the command, and the value of its first field if a string
@@ -43,6 +44,12 @@ struct Taken {
   BsonDocument originating;  ///< the command that a getMore goes on with
   std::optional<UserName> user;
 };
+
+/// Whether a namespace is that of a collection of users.
+bool NamesUsersCollection(std::string_view ns) {
+  const NamespaceParts parts = SplitNamespace(ns);  // check_names: compared
+  return parts.db == "admin" && HoldsCredentials(parts.db, parts.collection);
+}
 
 /// The replacement for a long command.
 void AppendCutCommand(BsonView command, BsonBuilder& b) {
@@ -90,12 +97,14 @@ Taken Take(const ClientSlot::View& v, bool truncate) {
     t.command = BsonDocument(v.command);
   else
     t.whole_bytes = v.command.size();
+  // Its namespaces may be beside the body, which is all that is registered.
+  t.whole = t.whole_bytes == 0 && t.name != "bulkWrite";
   if (!t.cut) return t;
   int fields = 0;
   BsonDocument front = BuildBson([&](BsonBuilder& b) {
     size_t bytes = 0;
     for (const BsonElement& e : v.command) {
-      if (++fields > kMaxFields) break;
+      if (++fields > kMaxCommentFields) break;
       if (e.name == "comment" && e.value.size() <= kTruncateAt)
         t.comment = BuildBson([&](BsonBuilder& c) { c.Append("comment", e.value); });
       if (bytes <= kMaxCopied) bytes += e.name.size() + e.value.size() + 2;
@@ -204,8 +213,20 @@ void AppendIdleTransaction(std::string_view host, std::string_view now_text,
   AppendLocks(/*waits=*/false, b);
 }
 
+/// Without secrets: what may be shown of it, by all that is known of it.
+void Redact(std::span<const Uuid> uuids, Taken& t) {
+  CommandLook look{.uuids = uuids, .whole = t.whole};
+  const CommandLook from{.uuids = uuids};
+  look.of_users = NamesUsersCollection(t.ns) || ShownCommand(t.originating, from).of_users();
+  look.of_users = ShownCommand(t.command, look).of_users();
+  t.command = RedactedCommand(t.command, look);
+  t.comment = RedactedCommand(t.comment, look);
+  t.originating = RedactedCommand(t.originating, look);
+}
+
 /// `cut`: of its command only the size and the name are shown.
-void AppendIdleCursor(std::string_view host, const IdleCursor& c, bool cut, BsonBuilder& b) {
+void AppendIdleCursor(std::string_view host, const IdleCursor& c, std::span<const Uuid> uuids,
+                      bool cut, BsonBuilder& b) {
   b.Append("type", "idleCursor").Append("host", host).Append("ns", c.ns);
   if (const size_t dot = c.user.find('.'); dot != std::string::npos) {
     BsonArrayBuilder users = b.OpenArray("effectiveUsers");
@@ -223,7 +244,8 @@ void AppendIdleCursor(std::string_view host, const IdleCursor& c, bool cut, Bson
     BsonBuilder command = d.OpenDocument("originatingCommand");
     AppendCutCommand(c.originating_command.view(), command);
   } else {
-    d.Append("originatingCommand", RedactedCommand(c.originating_command));
+    const CommandLook look{.uuids = uuids, .of_users = NamesUsersCollection(c.ns)};
+    d.Append("originatingCommand", RedactedCommand(c.originating_command, look));
   }
   d.Append("operationUsingCursorId", int64_t{0});
 }
@@ -279,11 +301,7 @@ bool IsOwn(const Asker& asker, const ClientSlot::View& v) {
 
 Asker AskerOf(ServerContext& server, const Operation& op) {
   Asker asker{.access_control = server.access().enforced(), .user = {}};
-  server.operations().ForEach([&](const ClientSlot::View& v) {
-    if (v.op != &op) return;
-    asker.connection_id = v.slot.connection_id;
-    if (v.user != nullptr) asker.user = *v.user;
-  });
+  if (op.user() != nullptr) asker.user = op.user()->user.name;
   return asker;
 }
 
@@ -295,7 +313,11 @@ std::vector<BsonDocument> CollectOperations(ServerContext& server, const Asker& 
   const Instant now = server.clock().Now();
   const std::string now_text = FormatTimestamp(now, TimestampFormat::kIso8601Local);
   std::vector<Catalog::BuildProgress> builds;
-  if (server.has_storage()) builds = server.storage().catalog().Builds();
+  std::vector<Uuid> uuids;
+  if (server.has_storage()) {
+    builds = server.storage().catalog().Builds();
+    uuids = CredentialUuids(server.storage().catalog());
+  }
 
   // First: what has begun or ended meanwhile is shown as an operation without one.
   TransactionsNow transactions(server);
@@ -311,9 +333,7 @@ std::vector<BsonDocument> CollectOperations(ServerContext& server, const Asker& 
     taken.push_back(Take(v, options.truncate || whole > kMaxWholeCommands));
   });
   for (Taken& t : taken) {
-    t.command = RedactedCommand(t.command);
-    t.comment = RedactedCommand(t.comment);
-    t.originating = RedactedCommand(t.originating);
+    Redact(uuids, t);
     out.push_back(BuildBson([&](BsonBuilder& b) {
       AppendOperation(server.host_and_port(), now_text, now_micros, builds, t,
                       t.active ? transactions.Of(t.op_id) : nullptr, b);
@@ -349,8 +369,8 @@ std::vector<BsonDocument> CollectOperations(ServerContext& server, const Asker& 
       const size_t size = c.originating_command.view().size();
       whole += size;
       const bool cut = size > kTruncateAt && (options.truncate || whole > kMaxWholeCommands);
-      out.push_back(
-          BuildBson([&](BsonBuilder& b) { AppendIdleCursor(server.host_and_port(), c, cut, b); }));
+      out.push_back(BuildBson(
+          [&](BsonBuilder& b) { AppendIdleCursor(server.host_and_port(), c, uuids, cut, b); }));
     });
   }
   return out;

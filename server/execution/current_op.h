@@ -23,7 +23,7 @@ struct CurrentOpOptions {
 struct Asker {
   bool access_control = false;  ///< else everything is everybody's
   UserName user;                ///< empty: nobody has logged in
-  int64_t connection_id = 0;    ///< 0: no client
+  int64_t connection_id = 0;    ///< 0: no client; matters without access control
 };
 /// Who runs `op` now. A cursor's pipeline asks again in each batch: its connection may be another
 /// one than that which opened it, and that one may be gone.

@@ -1,5 +1,6 @@
 #include "server/execution/statement_runner.h"
 
+#include "security/user_cache.h"
 #include "server/base/client_of.h"
 #include "server/dispatch/data_services.h"
 #include "server/dispatch/server_context.h"
@@ -50,7 +51,8 @@ class WaitingRoom {
   bool Take() {
     bytes_ = ctx_.message_room;
     if (held_ || bytes_ == 0) return true;
-    client_ = ClientOf(ctx_.client != nullptr ? std::string_view(ctx_.client->address) : "");
+    client_ = OwnerOf(ctx_.access != nullptr ? ctx_.access->user.name.Id() : std::string(),
+                      ctx_.client != nullptr ? std::string_view(ctx_.client->address) : "");
     held_ = TransactionsOf(ctx_.data)->TakeWaiting(client_, bytes_,
                                                    ctx_.server.network_buffers().limit());
     return held_;

@@ -149,8 +149,7 @@ void ReportTransaction(ServerContext& server, int64_t micros,
   const FinishedTransaction f = make();
   const BsonDocument command = TransactionAsCommand(f);
   CommandRequest request;
-  if (!ParseCommandFields(command.view(), &request)) return;
-  request.db = f.view.db;
+  if (!ParseCommandFields(command.view(), &request, f.view.db)) return;
   OperationReport report;
   report.op = "transaction";
   report.ns = f.view.db + ".$cmd";

@@ -38,7 +38,10 @@ Result<void> Transactions::TakeShareLocked(const std::string& client) {
   if (open_.load() >= static_cast<int64_t>(kMaxOpenTransactions))
     return Error{ErrorCode::kExceededMemoryLimit, "there are too many open transactions"};
   Share& share = by_client_[client];
-  if (share.open >= static_cast<int64_t>(kMaxTransactionsOfClient))
+  // What is left for others stays larger than what any client has.
+  const int64_t left = static_cast<int64_t>(kMaxOpenTransactions) - open_.load();
+  if (share.open != 0 &&
+      share.open >= std::min(static_cast<int64_t>(kMaxTransactionsOfClient), left))
     return Error{ErrorCode::kExceededMemoryLimit,
                  "this client has " + std::to_string(share.open) +
                      " open transactions, as many as it may: end some of them"};
@@ -68,7 +71,8 @@ void Transactions::EndLocked(Transaction& t, TransactionEnd end) {
     if (--share->second.open == 0) by_client_.erase(share);
   }
   list_.erase(list_.iterator_to(t));
-  if (committed) last_ = TransactionTotals::Last{t.changes_, t.entry_bytes_, t.write_concern_};
+  if (committed)
+    last_ = TransactionTotals::Last{t.changes_, t.entry_bytes_, std::move(t.write_concern_)};
 }
 
 void Transactions::TellEnd(const Transaction& t, TransactionEnd end) {

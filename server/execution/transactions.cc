@@ -149,6 +149,25 @@ std::string TransactionCursors(std::string_view session, int64_t number) {
   return std::string(session).append("/").append(std::to_string(number));
 }
 
+namespace {
+
+/// The session of a command that begins: free again at the end, unless the command has `taken` a
+/// transaction, which End gives back with the session.
+class CheckedOut {
+ public:
+  CheckedOut(Session& session, const TransactionPtr& taken) : session_(session), taken_(taken) {}
+  ~CheckedOut() {
+    if (taken_ == nullptr) session_.CheckIn();
+  }
+  CheckedOut(const CheckedOut&) = delete;
+
+ private:
+  Session& session_;
+  const TransactionPtr& taken_;
+};
+
+}  // namespace
+
 void Transaction::BeginStatement(Operation& op) {
   op.view = std::make_shared<const ReadView>(view_.With(*unit_));
   op.read_ts = read_ts_;
@@ -166,6 +185,8 @@ Awaitable<Result<void>> Transactions::Begin(CommandContext& ctx, const CommandRo
     // Not the first try: an old one may have much to release.
     if (wait > 200) co_await ctx.MoveToWorker();
     if (ctx.session->TryCheckOut()) {
+      // Also when one of the next steps throws.
+      const CheckedOut turn(*ctx.session, *taken);
       const uint64_t reign = server_.replica_set()->committer().Reign();
       Result<void> begun =
           LoadTransactionState(server_, ctx.session->id(), &ctx.session->transaction());
@@ -174,10 +195,8 @@ Awaitable<Result<void>> Transactions::Begin(CommandContext& ctx, const CommandRo
       if (!begun && begun.error().code == ErrorCode::kNoSuchTransaction &&
           (!server_.writable() || server_.replica_set()->committer().Reign() != reign))
         begun = Error{ErrorCode::kNotWritablePrimary, "not primary"};
-      if (begun && *taken == nullptr) {
-        ctx.session->CheckIn();  // in use, or an old one had to go first
-      } else {
-        if (!begun) ctx.session->CheckIn();
+      // Else it is in use, or an old one had to go first.
+      if (!begun || *taken != nullptr) {
         if (begun && !ends) (*taken)->BeginStatement(ctx.op);
         co_return begun;
       }
@@ -267,9 +286,25 @@ Result<void> Transactions::StartLocked(CommandContext& ctx, const CommandRequest
   const int64_t number = *req.generic.txn_number;
   const std::string& key = ctx.session->id();
   MAYFLY_TRY(CheckMembersKnow(server_));
-  std::string client = ClientOf(ctx.client != nullptr ? std::string_view(ctx.client->address) : "");
-  MAYFLY_TRY(TakeShareLocked(client));
   auto t = std::make_shared<Transaction>(key, number);
+  t->client_ =
+      OwnerOf(SessionUid(key), ctx.client != nullptr ? std::string_view(ctx.client->address) : "");
+  t->db_ = req.db;
+  if (!req.generic.read_concern.missing())
+    t->read_concern_ = BsonDocument(req.generic.read_concern.Document());
+  by_session_[key] = t;
+  Result<void> share = Ok();
+  try {
+    share = TakeShareLocked(t->client_);
+  } catch (...) {
+    by_session_.erase(key);
+    throw;
+  }
+  if (!share) {
+    by_session_.erase(key);
+    return share;
+  }
+  // Nothing fails before the caller has it to give back.
   t->taken_ = true;
   t->running_ = &ctx.op;
   t->epoch_ = epoch;
@@ -278,29 +313,17 @@ Result<void> Transactions::StartLocked(CommandContext& ctx, const CommandRequest
   t->now_ = ctx.op.now;
   t->began_micros_ = t->active_since_ = server_.clock().MonotonicMicros();
   t->connection_id_ = ctx.client != nullptr ? ctx.client->connection_id : 0;
-  t->client_ = std::move(client);
-  t->db_ = req.db;
-  if (!req.generic.read_concern.missing())
-    t->read_concern_ = BsonDocument(req.generic.read_concern.Document());
-  by_session_[key] = t;
   list_.push_back(*t);
   open_.fetch_add(1);
   started_.fetch_add(1);
+  *taken = t;
   l.unlock();
   BeginTransactionNumber(number, &ctx.session->transaction());
   t->snapshot_reads_ = ctx.read_concern == ReadConcernLevel::kSnapshot;
   t->local_ = ctx.read_concern == ReadConcernLevel::kLocal;
   // A moment that was asked for is not left.
   if (ctx.at_cluster_time == 0) t->renewals_left_ = kMaxRenewals;
-  Result<void> opened = t->Open(ctx, ctx.op.view);
-  if (!opened) {
-    Drop(t, TransactionEnd::kError);
-    l.lock();
-    t->taken_ = false;
-    return opened;
-  }
-  *taken = std::move(t);
-  return Ok();
+  return t->Open(ctx, ctx.op.view);
 }
 
 Result<void> Transaction::Open(CommandContext& ctx, ReadViewPtr base) {
@@ -344,7 +367,19 @@ bool Transaction::Renew(CommandContext& ctx, const Error& why) {
 }
 
 void Transactions::End(CommandContext& ctx, const TransactionPtr& taken, Result<void>* result) {
-  Transaction& t = *taken;
+  // Whatever happens: nothing may point to the command afterwards, and its session must be free.
+  struct Leaving {
+    Transactions& of;
+    CommandContext& ctx;
+    const TransactionPtr& taken;
+    std::optional<TransactionEnd> abort = TransactionEnd::kError;
+    ~Leaving() { of.Leave(ctx, taken, abort); }
+  } leaving{*this, ctx, taken};
+  leaving.abort = Settle(ctx, *taken, result);
+}
+
+std::optional<TransactionEnd> Transactions::Settle(CommandContext& ctx, Transaction& t,
+                                                   Result<void>* result) {
   bool abort = false;
   TransactionEnd why = TransactionEnd::kError;
   {
@@ -374,13 +409,24 @@ void Transactions::End(CommandContext& ctx, const TransactionPtr& taken, Result<
       abort = true;
     }
   }
-  if (abort) Drop(taken, why);
+  return abort ? std::optional(why) : std::nullopt;
+}
+
+void Transactions::Leave(CommandContext& ctx, const TransactionPtr& taken,
+                         std::optional<TransactionEnd> abort_as) noexcept {
+  Transaction& t = *taken;
+  bool abort = false;
+  {
+    std::lock_guard l(mutex_);
+    abort = abort_as && t.state_ == Transaction::State::kOpen;
+  }
+  if (abort) Drop(taken, *abort_as);
   ctx.op.view.reset();
   {
     std::lock_guard l(mutex_);
     t.taken_ = false;
     t.running_ = nullptr;
-    // Ended by the thread that found it taken, after the check above.
+    // Ended by the thread that found it taken, after Settle's check.
     abort = t.state_ == Transaction::State::kOpen && t.doomed_.has_value();
     if (abort) t.taken_ = true;
   }
@@ -402,19 +448,27 @@ void Transactions::Drop(const TransactionPtr& t, TransactionEnd end) {
       ended = true;
     }
   }
+  try {
+    if (ended) TellEnd(*t, end);
+    server_.cursors().KillSession(TransactionCursors(t->session, t->number));
+  } catch (const std::bad_alloc&) {
+    // Nobody is told, and its cursors time out: what it holds is given back all the same.
+  }
   if (ended) {
-    TellEnd(*t, end);
     std::lock_guard l(mutex_);
     StripLocked(*t);
   }
-  server_.cursors().KillSession(TransactionCursors(t->session, t->number));
   if (t->unit_) unit.emplace(std::move(*t->unit_));
   t->unit_.reset();
   t->view_ = ReadView();
   t->catalog_.reset();
   t->memory_.Release();
   unit.reset();
-  server_.notifier().Notify(kEnded);
+  try {
+    server_.notifier().Notify(kEnded);
+  } catch (const std::bad_alloc&) {
+    // Whoever waits for it looks again after a while.
+  }
 }
 
 Transaction* Transactions::Running(const CommandContext& ctx) {
@@ -663,6 +717,16 @@ void Transactions::Sweep() {
            t.state_ != Transaction::State::kCommitting &&
            server_.sessions().Find(entry.first) == nullptr;
   });
+}
+
+bool Transactions::IsOpen(std::string_view session) {
+  if (open_.load(std::memory_order_relaxed) == 0) [[likely]]
+    return false;
+  std::lock_guard l(mutex_);
+  const auto it = by_session_.find(std::string(session));
+  return it != by_session_.end() &&
+         (it->second->taken_ || it->second->state_ == Transaction::State::kOpen ||
+          it->second->state_ == Transaction::State::kCommitting);
 }
 
 void Transactions::Forget(std::string_view session) {

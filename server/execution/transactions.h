@@ -26,7 +26,7 @@ inline bool EndsTransaction(std::string_view command) {
 
 /// Open at once on one server.
 inline constexpr size_t kMaxOpenTransactions = 20'000;
-/// The share of one client (ClientOf) of these, and of the memory of large values.
+/// The share of one client (OwnerOf) of these, and of the memory of large values.
 inline constexpr size_t kMaxTransactionsOfClient = 5'000;
 inline int64_t MaxTransactionBytesOfClient() { return large_memory::Limit() / 4; }
 
@@ -100,7 +100,7 @@ class Transaction : public std::enable_shared_from_this<Transaction>,
   std::atomic<uint64_t> point_ts_{0};
   int64_t active_since_ = 0;  ///< while it is running
   int64_t connection_id_ = 0;
-  std::string client_;                     ///< who began it (ClientOf)
+  std::string client_;                     ///< who began it (OwnerOf)
   int64_t entry_bytes_ = 0, changes_ = 0;  ///< of its commit
 };
 using TransactionPtr = std::shared_ptr<Transaction>;
@@ -128,10 +128,10 @@ class Transactions {
   explicit Transactions(DataServices& server) : server_(server) {}
 
   /// A command of a transaction, before it runs: checks what may run in one, waits for the session,
-  /// begins or finds the transaction, and makes the operation read and write in it. `*taken` is
-  /// given back by End, also after an error. Errors: OperationNotSupportedInTransaction 263,
-  /// TransactionTooOld 225, NoSuchTransaction 251, TransactionCommitted 256, InvalidOptions 72, and
-  /// others.
+  /// begins or finds the transaction, and makes the operation read and write in it. `*taken`, if
+  /// there is one, is given back by End, also after an error or an exception. Errors:
+  /// OperationNotSupportedInTransaction 263, TransactionTooOld 225, NoSuchTransaction 251,
+  /// TransactionCommitted 256, InvalidOptions 72, and others.
   Awaitable<Result<void>> Begin(CommandContext& ctx, const CommandRow& row,
                                 const CommandRequest& req, TransactionPtr* taken);
   /// After the command: its transaction goes on, or is aborted when the command has failed.
@@ -152,6 +152,8 @@ class Transactions {
   /// Those of an earlier time as primary than this one.
   void AbortFormer();
   void Sweep();
+  /// Whether a transaction of the session is open, being committed, or used by a command.
+  bool IsOpen(std::string_view session);
   /// The session has ended: nothing of it is kept.
   void Forget(std::string_view session);
 
@@ -191,6 +193,13 @@ class Transactions {
   /// Its first statement, in the reign of `epoch`. REQUIRES: no transaction of its session is open.
   Result<void> StartLocked(CommandContext& ctx, const CommandRequest& req, uint64_t epoch,
                            std::unique_lock<std::mutex> l, TransactionPtr* taken);
+  /// What End has to do with an outcome: counts the command, and decides whether the transaction is
+  /// aborted, and why; `*result` tells the client. None: it goes on, or has ended already.
+  std::optional<TransactionEnd> Settle(CommandContext& ctx, Transaction& t, Result<void>* result);
+  /// The rest of End, which cannot fail: aborts it if it is open and `abort` says so, and gives it
+  /// and its session back.
+  void Leave(CommandContext& ctx, const TransactionPtr& taken,
+             std::optional<TransactionEnd> abort) noexcept;
   Result<void> StageCommit(CommandContext& ctx, Transaction& t);
   /// REQUIRES: it is counted in waiting_.
   Awaitable<Result<void>> WaitForCommit(CommandContext& ctx, TransactionPtr t);

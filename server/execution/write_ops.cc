@@ -10,6 +10,7 @@
 #include "query/match/explain_mismatch.h"
 #include "server/access/stored_users.h"
 #include "server/dispatch/data_services.h"
+#include "server/dispatch/redacted_command.h"
 #include "server/dispatch/replication_gate.h"
 #include "server/execution/bucket_sealer.h"
 #include "server/execution/inline_writes.h"
@@ -43,6 +44,30 @@ BsonDocument ValidationFailure(const CollectionInfo& coll, BsonView doc, Instant
     }
     BsonBuilder cut = info.OpenDocument("details");
     cut.Append("reason", "the explanation is too long for a reply").Append("truncated", true);
+  });
+}
+
+/// The document and why it fails, as the log may show them. Of a long one, which a line has no room
+/// for, only the size and the _id.
+BsonDocument ShownFailure(const CollectionInfo& coll, BsonView doc, Instant now) {
+  constexpr size_t kMaxShown = 16 << 10;
+  const BsonDocument document = BuildBson([&](BsonBuilder& b) {
+    if (doc.size() <= kMaxShown) {
+      b.Append("document", doc);
+      return;
+    }
+    BsonBuilder cut = b.OpenDocument("document");
+    if (const BsonValue id = doc["_id"]; id.size() <= kMaxShown) cut.Append("_id", id);
+    cut.Append("$truncated", std::to_string(doc.size()) + " bytes");
+  });
+  const BsonDocument shown = ShownDefinition(coll.db, coll.name, {}, document);
+  return BuildBson([&](BsonBuilder& b) {
+    b.AppendAll(shown);
+    // The explanation quotes what is hidden in the document.
+    if (shown.bytes() == document.bytes())
+      b.AppendAll(ValidationFailure(coll, doc, now));
+    else
+      b.Append("errInfo", kRedacted);
   });
 }
 
@@ -211,8 +236,8 @@ Result<void> WriteCommand::Validate(BsonView next, const BsonView* before) {
   if (coll_->validation_warn_only) {
     services_.log.Write(LogSeverity::kWarning, LogComponent::kStorage, 20294,
                         "Document would fail validation", BuildBson([&](BsonBuilder& b) {
-                          b.Append("namespace", coll_->ns).Append("document", next);
-                          b.AppendAll(ValidationFailure(*coll_, next, op_.now));
+                          b.Append("namespace", coll_->ns);
+                          b.AppendAll(ShownFailure(*coll_, next, op_.now));
                         }));
     return Ok();
   }

@@ -21,7 +21,7 @@ namespace mayfly {
 struct CollectionWatch {
   std::string db;
   std::vector<std::string> names;
-  std::function<void(bool documents)> changed;  ///< empty: nobody watches
+  std::function<void(std::string_view collection)> changed;  ///< empty: nobody watches
   /// False for every name while nobody watches.
   bool Covers(std::string_view of_db, std::string_view name) const {
     return changed && of_db == db && std::find(names.begin(), names.end(), name) != names.end();

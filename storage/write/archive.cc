@@ -81,15 +81,24 @@ Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue v, Catalog& catalog
   };
   auto invalid = [](std::string why) { return Error{ErrorCode::kInvalidOptions, std::move(why)}; };
   if (!v.IsDocument()) return type("onExpire", v, "object");
+  // Who decides whether an archive is allowed must not see another one.
+  auto take = [](std::string_view field, BsonValue value, BsonValue* out) -> Result<void> {
+    if (!out->missing())
+      return Error{LocationCode(40413),
+                   "BSON field '" + std::string(field) + "' is a duplicate field"};
+    *out = value;
+    return Ok();
+  };
   BsonValue action, into;
   for (const BsonElement& e : v.Document()) {
-    if (e.name == "action")
-      action = e.value;
-    else if (e.name == "into")
-      into = e.value;
-    else
+    if (e.name == "action") {
+      MAYFLY_TRY(take("onExpire.action", e.value, &action));
+    } else if (e.name == "into") {
+      MAYFLY_TRY(take("onExpire.into", e.value, &into));
+    } else {
       return invalid("onExpire has no field '" + std::string(e.name) +
                      "': give {action: \"archive\", into: {db, coll}}");
+    }
   }
   if (action.missing()) return invalid("onExpire needs an action: \"archive\" or \"delete\"");
   if (!action.IsString()) return type("onExpire.action", action, "string");
@@ -104,12 +113,13 @@ Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue v, Catalog& catalog
   if (!into.IsDocument()) return type("onExpire.into", into, "object");
   BsonValue to_db, to_coll;
   for (const BsonElement& e : into.Document()) {
-    if (e.name == "db")
-      to_db = e.value;
-    else if (e.name == "coll")
-      to_coll = e.value;
-    else
+    if (e.name == "db") {
+      MAYFLY_TRY(take("onExpire.into.db", e.value, &to_db));
+    } else if (e.name == "coll") {
+      MAYFLY_TRY(take("onExpire.into.coll", e.value, &to_coll));
+    } else {
       return invalid("onExpire.into has no field '" + std::string(e.name) + "': give {db, coll}");
+    }
   }
   if (to_db.missing() || to_coll.missing()) return invalid("onExpire.into needs db and coll");
   if (!to_db.IsString()) return type("onExpire.into.db", to_db, "string");

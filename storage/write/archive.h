@@ -19,11 +19,11 @@ std::optional<ArchiveTarget> ArchiveTargetOf(const CollectionInfo& coll);
 /// Reads the option and checks it against the catalog for the collection `db.name` (which need not
 /// exist yet); nothing for {action: "delete"}, which is the same as no option. `new_collection`:
 /// a target that does not exist (yet) is taken, as a dump names it before it is restored; see
-/// ArchiveProblem. Errors: TypeMismatch 14 and InvalidOptions 72 for what it looks like, and 72
-/// into itself, a capped or a system collection; InvalidNamespace 73 for a name that no
-/// collection can have; NamespaceNotFound 26 for a target that does not exist;
-/// CommandNotSupportedOnView 166; GraphContainsCycle 5 when the target's own archive leads back
-/// here.
+/// ArchiveProblem. Errors: TypeMismatch 14 and InvalidOptions 72 for what it looks like, 40413 for
+/// a field that is there twice, and 72 into itself, a capped or a system collection;
+/// InvalidNamespace 73 for a name that no collection can have; NamespaceNotFound 26 for a target
+/// that does not exist; CommandNotSupportedOnView 166; GraphContainsCycle 5 when the target's own
+/// archive leads back here.
 /// `series`: of a time series, which `name` names, and not its buckets: it may archive into another
 /// one with the same fields and no smaller span (72 otherwise).
 Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue on_expire, Catalog& catalog,

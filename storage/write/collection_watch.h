@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace mayfly {
@@ -12,10 +13,10 @@ class Storage;
 ///
 /// `changed` runs after each commit that writes to one of the collections, this member's own and
 /// those that come by the replication log: when the writes are visible, and before waiters for the
-/// commit go on. It also runs for changes of definitions (a drop, a rename), whatever their
-/// collection, with `documents` false: another collection may have taken a name. On the thread that
-/// commits: it must neither block nor use the store.
+/// commit go on; `collection` is its name. It also runs for changes of definitions (a drop, a
+/// rename), whatever their collection, with an empty name: another collection may have taken one.
+/// On the thread that commits: it must neither block nor use the store.
 void WatchCollections(Storage& storage, std::string db, std::vector<std::string> names,
-                      std::function<void(bool documents)> changed);
+                      std::function<void(std::string_view collection)> changed);
 
 }  // namespace mayfly

@@ -170,11 +170,10 @@ void LogApplier::TellWatch(const LogUnit& u) const {
   if (!watch.changed) return;
   for (const LogCollection& c : u.collections) {
     const NamespaceParts parts = SplitNamespace(c.ns);
-    if (watch.Covers(parts.db, parts.collection)) watch.changed(true);
+    if (watch.Covers(parts.db, parts.collection)) watch.changed(parts.collection);
   }
   for (const LogEffect& e : u.effects)
-    if (e.keyspace == Keyspace::kCatalog && e.key.starts_with(kCollectionPrefix))
-      watch.changed(false);
+    if (e.keyspace == Keyspace::kCatalog && e.key.starts_with(kCollectionPrefix)) watch.changed({});
 }
 
 void LogApplier::Applied(std::span<const Entry> entries) {

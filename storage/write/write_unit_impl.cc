@@ -522,7 +522,7 @@ void WriteUnit::Impl::Reset() {
 }
 
 void WatchCollections(Storage& storage, std::string db, std::vector<std::string> names,
-                      std::function<void(bool documents)> changed) {
+                      std::function<void(std::string_view collection)> changed) {
   storage.impl().watch = {std::move(db), std::move(names), std::move(changed)};
 }
 
@@ -530,8 +530,8 @@ void WriteUnit::Impl::TellWatch() const {
   const CollectionWatch& watch = storage->watch;
   if (!watch.changed) return;
   for (const TouchedCollection& t : collections) {
-    if (t.exclusive) watch.changed(false);
-    if (t.coll && watch.Covers(t.coll->db, t.coll->name)) watch.changed(true);
+    if (t.exclusive) watch.changed({});
+    if (t.coll && watch.Covers(t.coll->db, t.coll->name)) watch.changed(t.coll->name);
   }
 }
 
