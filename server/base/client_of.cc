@@ -16,4 +16,8 @@ std::string ClientOf(std::string_view address) {
   return std::string(reinterpret_cast<const char*>(v6.s6_addr), 8);
 }
 
+std::string OwnerOf(std::string_view user, std::string_view address) {
+  return user.empty() ? ClientOf(address) : "user " + std::string(user);
+}
+
 }  // namespace mayfly

@@ -9,4 +9,9 @@ namespace mayfly {
 /// to show.
 std::string ClientOf(std::string_view address);
 
+/// The same for what belongs to a user: the user's, wherever it comes from, because many may share
+/// an address. `user`: UserName::Id() or the user's digest, always the same of them for one limit;
+/// empty without access control: ClientOf(address).
+std::string OwnerOf(std::string_view user, std::string_view address);
+
 }  // namespace mayfly

@@ -10,12 +10,21 @@
 #include <filesystem>
 #include <fstream>
 
+#include "protocol/secret_file.h"
+
 namespace mayfly {
 namespace {
 
-constexpr std::streamsize kMaxSecretFile = 4096;
+constexpr size_t kMaxSmallFile = 4096;
 
 bool Upper(char c) { return c >= 'A' && c <= 'Z'; }
+
+/// Without the line end. Errors: BadValue 2 when nothing is left.
+Result<std::string> Line(std::string text, const std::string& path) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  if (text.empty()) return Error{ErrorCode::kBadValue, path + " is empty"};
+  return text;
+}
 
 }  // namespace
 
@@ -52,19 +61,22 @@ void HideVariable(const std::string& name) {
   ::unsetenv(name.c_str());
 }
 
-Result<std::string> ReadSecretFile(const std::string& path) {
+Result<std::string> ReadPasswordFile(const std::string& path, std::string_view what) {
+  MAYFLY_TRY(std::string text, ReadSecretFile(path, std::string(what) + path, kMaxSmallFile));
+  return Line(std::move(text), path);
+}
+
+Result<std::string> ReadNameFile(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  std::string text(static_cast<size_t>(kMaxSecretFile) + 1, '\0');
+  std::string text(kMaxSmallFile + 1, '\0');
   if (in) in.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (in.bad() || (in.fail() && !in.eof()))
     return Error{ErrorCode::kFileNotOpen,
                  path + ": cannot be read: " + std::string(std::strerror(errno))};
   text.resize(static_cast<size_t>(in.gcount()));
-  if (std::ssize(text) > kMaxSecretFile)
-    return Error{ErrorCode::kBadValue, path + " is larger than 4 KiB: it holds no password"};
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
-  if (text.empty()) return Error{ErrorCode::kBadValue, path + " is empty"};
-  return text;
+  if (text.size() > kMaxSmallFile)
+    return Error{ErrorCode::kBadValue, path + " is larger than 4 KiB: it holds no name"};
+  return Line(std::move(text), path);
 }
 
 Result<void> CheckNoScripts(const std::string& directory) {

@@ -18,9 +18,13 @@ std::vector<std::pair<std::string, std::string>> VariablesWith(std::string_view 
 /// that this process starts do not get it. Before other threads.
 void HideVariable(const std::string& name);
 
-/// The content of a file with a secret, without the line end. Errors: FileNotOpen 264 with the
-/// system's words; BadValue 2 for one that is empty or larger than 4 KiB.
-Result<std::string> ReadSecretFile(const std::string& path);
+/// A password or token in a file that only its owner may read, without the line end. `what` begins
+/// the messages, before the path: "keyFile: ". Errors: those of protocol's ReadSecretFile; BadValue
+/// 2 for an empty one.
+Result<std::string> ReadPasswordFile(const std::string& path, std::string_view what);
+/// The same of a name, which everybody may know. Errors: FileNotOpen 38; BadValue 2 for a file that
+/// is empty or larger than 4 KiB.
+Result<std::string> ReadNameFile(const std::string& path);
 
 /// Scripts that MongoDB's image would run at its first start: nothing here can run them, and nobody
 /// should believe that they ran. Errors: InvalidOptions 72 with the name of one.

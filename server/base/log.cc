@@ -1,6 +1,7 @@
 #include "server/base/log.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <unistd.h>
@@ -109,7 +110,11 @@ void LogException(Log& log, std::string_view where) {
             }));
 }
 
-void Log::SetThreadContext(std::string name) { thread_context = std::move(name); }
+void Log::SetThreadContext(std::string name) {
+  // The first thread's name is that of the process.
+  if (gettid() != getpid()) pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+  thread_context = std::move(name);
+}
 
 void Log::Write(LogSeverity s, LogComponent c, int id, std::string_view msg, BsonView attr,
                 std::string_view ctx) {
@@ -117,7 +122,8 @@ void Log::Write(LogSeverity s, LogComponent c, int id, std::string_view msg, Bso
   if (ctx.empty()) ctx = thread_context;
   counts_[static_cast<size_t>(s)].fetch_add(1, std::memory_order_relaxed);
   BsonDocument redacted;
-  if (LogRedaction().load(std::memory_order_relaxed) && !attr.empty()) {
+  if (!attr.empty() &&
+      (LogRedaction().load(std::memory_order_relaxed) || TellsOfCredentials(id, attr))) {
     redacted = RedactAttributes(id, attr);
     attr = redacted;
   }

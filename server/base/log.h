@@ -112,7 +112,8 @@ class Log {
     if (Enabled(s, c)) Write(s, c, id, msg, BuildBson(fill));
   }
 
-  /// The `ctx` of what this thread logs from now on, in every Log.
+  /// The `ctx` of what this thread logs from now on, in every Log, and its name for the system
+  /// (top, /proc; its first 15 bytes).
   static void SetThreadContext(std::string name);
 
   /// Closes the file and opens a new one (the old is renamed with a timestamp, unless configured to

@@ -99,6 +99,14 @@ BsonDocument RedactedValues(BsonView doc) {
   return BuildBson([&](BsonBuilder& b) { AppendRedacted(doc, b); });
 }
 
+bool TellsOfCredentials(int id, BsonView attr) {
+  constexpr int kSlowTransaction = 51802, kSlowQuery = 51803;
+  if (id == kSlowTransaction || id == kSlowQuery) return false;
+  const std::string_view bytes(attr.data(), attr.size());
+  return bytes.find(kUsersNamespace) != std::string_view::npos ||
+         bytes.find(kRestoredUsersNamespace) != std::string_view::npos;
+}
+
 BsonDocument RedactAttributes(int id, BsonView attr) {
   if (std::find(std::begin(kOwnErrors), std::end(kOwnErrors), id) != std::end(kOwnErrors))
     return BsonDocument(attr);

@@ -23,6 +23,15 @@ BsonDocument RedactedValues(BsonView doc);
 /// collections, plans and counts stay.
 BsonDocument RedactAttributes(int id, BsonView attr);
 
+/// The collections with the credentials of users: those of users, and of users that are being
+/// restored.
+inline constexpr std::string_view kUsersNamespace = "admin.system.users";
+inline constexpr std::string_view kRestoredUsersNamespace = "admin.tempusers";
+/// Whether the attributes of a line tell of these: then they are shown as RedactAttributes has
+/// them, whatever redactClientLogData says. Lines about commands have been looked at by who writes
+/// them (ShownCommand).
+bool TellsOfCredentials(int id, BsonView attr);
+
 /// RenameLogAway, and the file's new path; empty: it stayed, since it is empty or not a file.
 Result<std::string> RenameLogTo(const std::string& path, Instant now);
 

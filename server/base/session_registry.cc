@@ -1,18 +1,17 @@
 #include "server/base/session_registry.h"
 
-#include <openssl/rand.h>
-
+#include <algorithm>
 #include <deque>
 
 #include "protocol/hex.h"
 #include "protocol/seeded_hash.h"
+#include "security/crypto.h"
 #include "server/base/client_of.h"
 
 namespace mayfly {
 
-std::string NewUuidBytes() {
-  std::string b(16, '\0');
-  RAND_bytes(reinterpret_cast<unsigned char*>(b.data()), 16);
+Result<std::string> NewUuidBytes() {
+  MAYFLY_TRY(std::string b, RandomBytes(16));
   b[6] = static_cast<char>((b[6] & 0x0F) | 0x40);
   b[8] = static_cast<char>((b[8] & 0x3F) | 0x80);
   return b;
@@ -30,7 +29,7 @@ std::string UuidToString(std::string_view b) {
 
 namespace {
 
-/// The sessions of one client.
+/// The sessions of one owner (OwnerOf).
 struct ClientSessions {
   int64_t held = 0;
   std::deque<std::string> keys;  ///< the first are the oldest; some may have ended
@@ -48,13 +47,28 @@ struct SessionRegistry::Clients {
 
 SessionRegistry::SessionRegistry() : clients_(std::make_shared<Clients>()) {}
 
-void SessionRegistry::MakeRoomFor(const std::string& client) {
+SessionPtr SessionRegistry::LeastUsed(const std::vector<std::string>& keys) const {
+  // With the times of now: others go on using them.
+  std::vector<std::pair<int64_t, SessionPtr>> unused;
+  for (const std::string& key : keys)
+    if (SessionPtr s = Find(key); s && !s->busy())
+      unused.emplace_back(s->last_use().millis, std::move(s));
+  std::ranges::sort(unused, {}, [](const auto& s) { return s.first; });
+  for (auto& [used, s] : unused)
+    if (!in_use_ || !in_use_(s->id())) return std::move(s);
+  return nullptr;
+}
+
+Result<void> SessionRegistry::MakeRoomFor(const std::string& owner) {
+  bool any_in_use = false;
   for (int round = 0; round < kRounds; ++round) {
     std::vector<std::string> oldest;
     {
       std::lock_guard l(clients_->mutex);
-      const auto of = clients_->sessions.find(client);
-      if (of == clients_->sessions.end() || of->second.held < kMaxClientSessions) return;
+      const auto of = clients_->sessions.find(owner);
+      const int64_t room = static_cast<int64_t>(kMaxSessions) - count_;
+      if (of == clients_->sessions.end() || of->second.held < std::min(kMaxClientSessions, room))
+        return Ok();
       for (std::deque<std::string>& keys = of->second.keys;
            !keys.empty() && oldest.size() < kLookedAt; keys.pop_front())
         oldest.push_back(std::move(keys.front()));
@@ -62,33 +76,38 @@ void SessionRegistry::MakeRoomFor(const std::string& client) {
     // Those that have ended by themselves are forgotten.
     std::erase_if(oldest, [&](const std::string& key) { return Find(key) == nullptr; });
     if (oldest.empty()) continue;
-    SessionPtr least_used;
-    for (const std::string& key : oldest)
-      if (SessionPtr s = Find(key); s && (!least_used || s->last_use() < least_used->last_use()))
-        least_used = std::move(s);
-    // The client that needs it again starts a new one; it is its own.
+    // Whoever needs it again starts a new one; it is its own.
+    const SessionPtr least_used = LeastUsed(oldest);
     if (least_used) End(least_used->id());
-    std::lock_guard l(clients_->mutex);
-    if (const auto of = clients_->sessions.find(client); of != clients_->sessions.end())
-      for (std::string& key : oldest)
-        if (!least_used || key != least_used->id()) of->second.keys.push_back(std::move(key));
-    return;
+    {
+      std::lock_guard l(clients_->mutex);
+      if (const auto of = clients_->sessions.find(owner); of != clients_->sessions.end())
+        for (std::string& key : oldest)
+          if (!least_used || key != least_used->id()) of->second.keys.push_back(std::move(key));
+    }
+    if (least_used) return Ok();
+    any_in_use = true;
   }
+  if (!any_in_use) return Ok();
+  return Error{
+      ErrorCode::kTooManyLogicalSessions,
+      "cannot add session into the cache: too many logical sessions of this user, and they "
+      "have open cursors or transactions: end some of them (killCursors, endSessions)"};
 }
 
-std::shared_ptr<void> SessionRegistry::TakeShare(std::string client, std::string_view key) {
+std::shared_ptr<void> SessionRegistry::TakeShare(std::string owner, std::string_view key) {
   {
     std::lock_guard l(clients_->mutex);
-    ClientSessions& of = clients_->sessions[client];
+    ClientSessions& of = clients_->sessions[owner];
     of.keys.emplace_back(key);
     // At most as many keys of ended sessions as of existing ones.
     while (of.keys.size() > 2 * static_cast<size_t>(SessionRegistry::kMaxClientSessions))
       of.keys.pop_front();
     ++of.held;
   }
-  return std::shared_ptr<void>(nullptr, [clients = clients_, client = std::move(client)](void*) {
+  return std::shared_ptr<void>(nullptr, [clients = clients_, owner = std::move(owner)](void*) {
     std::lock_guard l(clients->mutex);
-    if (auto c = clients->sessions.find(client);
+    if (auto c = clients->sessions.find(owner);
         c != clients->sessions.end() && --c->second.held == 0)
       clients->sessions.erase(c);
   });
@@ -102,15 +121,15 @@ Result<SessionPtr> SessionRegistry::Use(std::string_view id, Instant now,
     if (!known->ended.load()) [[likely]]
       return known;
   }
+  std::shared_ptr<void> share;
+  if (!address.empty()) {
+    std::string owner = OwnerOf(SessionUid(id), address);
+    MAYFLY_TRY(MakeRoomFor(owner));
+    share = TakeShare(std::move(owner), id);
+  }
   if (count_.load(std::memory_order_relaxed) >= static_cast<int64_t>(kMaxSessions))
     return Error{ErrorCode::kTooManyLogicalSessions,
                  "cannot add session into the cache: too many logical sessions"};
-  std::shared_ptr<void> share;
-  if (!address.empty()) {
-    std::string client = ClientOf(address);
-    MakeRoomFor(client);
-    share = TakeShare(std::move(client), id);
-  }
   Shard& s = shard(id);
   std::lock_guard l(s.mutex);
   SessionPtr& session = s.sessions[std::string(id)];
@@ -132,7 +151,7 @@ SessionPtr SessionRegistry::Find(std::string_view id) const {
 
 Result<SessionPtr> SessionRegistry::Start(Instant now, std::string_view address,
                                           std::string_view digest) {
-  const std::string id = NewUuidBytes();
+  MAYFLY_TRY(const std::string id, NewUuidBytes());
   char key[kSessionKeyBytes];
   return Use(SessionKey(id, digest, key), now, address);
 }

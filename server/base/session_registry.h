@@ -64,6 +64,7 @@ class Session {
   /// A write with a txnNumber has the session for itself: false while another one runs.
   bool TryCheckOut() { return !busy_.exchange(true, std::memory_order_acquire); }
   void CheckIn() { busy_.store(false, std::memory_order_release); }
+  bool busy() const { return busy_.load(std::memory_order_relaxed); }
   /// REQUIRES: checked out.
   TransactionState& transaction() { return transaction_; }
 
@@ -83,14 +84,16 @@ class SessionRegistry {
  public:
   SessionRegistry();
   static constexpr size_t kMaxSessions = 1'000'000;
-  /// For one address (IPv6: one /64), so that no client can use up the room of all.
+  /// Of one user, or without access control of one address (IPv6: one /64); and never more than the
+  /// room that is left, so that one that comes later finds some.
   static constexpr int64_t kMaxClientSessions = 200'000;
   /// Ids that one command may name: drivers send as many at once.
   static constexpr size_t kMaxIds = 10'000;
 
   /// Here and below, `id` is a session's key. Finds or creates the session and updates its time of
-  /// last use. Errors: TooManyLogicalSessions
-  /// 261. `address`: the client's "ip:port"; empty for a session of the server itself.
+  /// last use. Whoever has as many as may be loses one of its own that was unused for long, unless
+  /// all of them are in use. Errors: TooManyLogicalSessions 261.
+  /// `address`: the client's "ip:port"; empty for a session of the server itself.
   Result<SessionPtr> Use(std::string_view id, Instant now, std::string_view address = {});
   SessionPtr Find(std::string_view id) const;
   /// A new random one (startSession) of the user with this digest.
@@ -99,6 +102,9 @@ class SessionRegistry {
   /// Called with the id of each session that ends, whatever the reason: its cursors
   /// follow it. Operations that run go on, as on MongoDB: one may be what ended it.
   void OnEnd(std::function<void(std::string_view id)> f) { on_end_ = std::move(f); }
+  /// Whether a session has an open cursor or transaction: it is not ended to make room. Before the
+  /// first client.
+  void set_in_use(std::function<bool(std::string_view id)> f) { in_use_ = std::move(f); }
   bool End(std::string_view id);
   int EndAll();
   int Sweep(Instant now, int64_t timeout_millis);
@@ -124,10 +130,13 @@ class SessionRegistry {
     ClientStringMap<SessionPtr> sessions;
   };
   struct Clients;
-  /// Ends one of the client's sessions that was not used for long, when it has as many as it may.
-  void MakeRoomFor(const std::string& client);
-  /// One session more of this client, until the result goes.
-  std::shared_ptr<void> TakeShare(std::string client, std::string_view key);
+  /// Ends one of the owner's sessions that was not used for long, when it has as many as it may.
+  /// Errors: TooManyLogicalSessions 261: all that were looked at are in use.
+  Result<void> MakeRoomFor(const std::string& owner);
+  /// The least used of these that may end; null: none.
+  SessionPtr LeastUsed(const std::vector<std::string>& keys) const;
+  /// One session more of this owner, until the result goes.
+  std::shared_ptr<void> TakeShare(std::string owner, std::string_view key);
   static constexpr size_t kShards = 16;
   Shard& shard(std::string_view id) { return shards_[SeededHash(id) % kShards]; }
   const Shard& shard(std::string_view id) const { return shards_[SeededHash(id) % kShards]; }
@@ -137,10 +146,11 @@ class SessionRegistry {
   std::atomic<int64_t> count_{0}, ended_{0}, timed_out_{0}, started_{0};
   std::atomic<uint64_t> transaction_epoch_{0};
   std::function<void(std::string_view)> on_end_;
+  std::function<bool(std::string_view)> in_use_;
 };
 
-/// 16 random bytes as a version 4 UUID.
-std::string NewUuidBytes();
+/// 16 random bytes as a version 4 UUID. Errors: those of RandomBytes.
+Result<std::string> NewUuidBytes();
 /// "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" of the first 16 bytes.
 std::string UuidToString(std::string_view bytes16);
 

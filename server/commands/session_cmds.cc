@@ -1,6 +1,7 @@
 #include <functional>
 
 #include "protocol/seeded_hash.h"
+#include "query/expression/parse_work.h"
 #include "server/access/login.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/command.h"
@@ -189,6 +190,9 @@ struct SessionPatterns {
   }
 };
 
+/// A user's digest, once in a vector that doubles and once in a set.
+constexpr size_t kDigestBytes = 256;
+
 Result<void> ReadPattern(const CommandRequest& req, BsonValue value, SessionPatterns* out) {
   if (!value.IsDocument())
     return Error{ErrorCode::kTypeMismatch, "killAllSessionsByPattern takes documents"};
@@ -215,6 +219,8 @@ Result<void> ReadPattern(const CommandRequest& req, BsonValue value, SessionPatt
   }
   if (users)
     for (const BsonElement& e : *users) {
+      MAYFLY_TRY(ParseWork::Step());
+      ParseWork::Made(kDigestBytes);
       MAYFLY_TRY(UserName name, ParseUserName(e.value, req.db));
       digests.push_back(UserDigestOf(name));
     }

@@ -20,19 +20,20 @@ int64_t CursorLimits::MostCursors() {
   return std::clamp(large_memory::Limit() / kShare, kLeast, kMaxCursors);
 }
 
-Result<void> CursorLimits::Check(const Use& client) const {
-  if (client.cursors > MostOfClient())
-    return TooMany("cannot open a cursor: " + std::to_string(client.cursors - 1) +
-                   " cursors of this client's address are open already");
+Result<void> CursorLimits::Check(const Use& client, const std::string& whose) const {
+  // What is left for others stays larger than what any client has.
+  const int64_t left = MostCursors() - all_.cursors + 1;
+  if (client.cursors > std::max<int64_t>(1, std::min(MostOfClient(), left)))
+    return TooMany("cannot open a cursor: " + std::to_string(client.cursors - 1) + " cursors of " +
+                   whose + " are open already");
   if (all_.cursors > MostCursors())
     return TooMany("cannot open a cursor: " + std::to_string(all_.cursors - 1) +
                    " cursors are open already");
   // A client's only cursor may be a large one.
   if (client.cursors > 1 && client.bytes > MostBytesOfClient())
-    return TooMany(
-        "cannot open a cursor: with it the cursors of this client's address would take " +
-        std::to_string(client.bytes >> 20) + " MB, more than the " +
-        std::to_string(MostBytesOfClient() >> 20) + " MB they may");
+    return TooMany("cannot open a cursor: with it the cursors of " + whose + " would take " +
+                   std::to_string(client.bytes >> 20) + " MB, more than the " +
+                   std::to_string(MostBytesOfClient() >> 20) + " MB they may");
   if (all_.bytes > MostBytes())
     return TooMany("cannot open a cursor: with it all open cursors would take " +
                    std::to_string(all_.bytes >> 20) + " MB, more than the " +
@@ -50,9 +51,12 @@ void CursorLimits::Change(Share& share, Use& client, int64_t bytes, int64_t held
   (void)hold_.Set(static_cast<size_t>(std::max<int64_t>(0, all_.bytes - held_elsewhere_)));
 }
 
-Result<std::unique_ptr<CursorLimits::Share>> CursorLimits::Take(std::string_view address,
+Result<std::unique_ptr<CursorLimits::Share>> CursorLimits::Take(std::string_view user,
+                                                                std::string_view address,
                                                                 size_t bytes, size_t held) {
-  auto share = std::make_unique<Share>(shared_from_this(), ClientOf(address));
+  const bool of_server = user.empty() && address.empty();
+  const std::string whose = user.empty() ? "this client's address" : "this user";
+  auto share = std::make_unique<Share>(shared_from_this(), OwnerOf(user, address));
   // One that is refused gives back what it took as every other does: when it ends, below the lock.
   Result<void> room = Ok();
   {
@@ -61,7 +65,7 @@ Result<std::unique_ptr<CursorLimits::Share>> CursorLimits::Take(std::string_view
     ++client.cursors;
     ++all_.cursors;
     Change(*share, client, static_cast<int64_t>(bytes), static_cast<int64_t>(held));
-    if (!address.empty()) room = Check(client);
+    if (!of_server) room = Check(client, whose);
   }
   if (!room) return std::move(room).error();
   return share;

@@ -14,7 +14,8 @@ namespace mayfly {
 
 /// Limits the number and the memory of open cursors, for one client and for all. A cursor outlives
 /// its connection, so nothing else would stop a client that opens cursors without end. A client is
-/// an address (IPv6: a /64). The memory of cursors, also of small ones, counts to large_memory.
+/// a user, or without access control an address (OwnerOf). However many cursors are open, whoever
+/// has the fewest finds room. The memory of cursors, also of small ones, counts to large_memory.
 /// Threads: any.
 class CursorLimits : public std::enable_shared_from_this<CursorLimits> {
  public:
@@ -44,15 +45,17 @@ class CursorLimits : public std::enable_shared_from_this<CursorLimits> {
     int64_t bytes_ = 0, held_ = 0;
   };
 
-  /// `address`: of the client, "ip:port"; empty: one of the server's own. Errors:
-  /// ExceededMemoryLimit 146.
-  Result<std::unique_ptr<Share>> Take(std::string_view address, size_t bytes, size_t held);
+  /// `user`: UserName::Id(); empty: the `address`, "ip:port", counts. Both empty: one of the
+  /// server's own. Errors: ExceededMemoryLimit 146.
+  Result<std::unique_ptr<Share>> Take(std::string_view user, std::string_view address, size_t bytes,
+                                      size_t held);
 
  private:
   struct Use {
     int64_t cursors = 0, bytes = 0;
   };
-  Result<void> Check(const Use& client) const;  // REQUIRES: mutex_
+  /// `whose`: of the client, for messages. REQUIRES: mutex_.
+  Result<void> Check(const Use& client, const std::string& whose) const;
   /// REQUIRES: mutex_.
   void Change(Share& share, Use& client, int64_t bytes, int64_t held);
 

@@ -1,11 +1,14 @@
 #include "server/dispatch/cursor_manager.h"
 
-#include <openssl/rand.h>
+#include <algorithm>
+#include <cstring>
 
 #include "protocol/micros.h"
+#include "security/crypto.h"
 #include "security/user_cache.h"
 #include "server/base/session_registry.h"
 #include "server/dispatch/command.h"
+#include "server/dispatch/redacted_command.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
@@ -38,22 +41,25 @@ size_t ClientCursor::bytes() const {
 }
 
 BsonDocument OriginatingCommand(BsonView command) {
-  constexpr uint32_t kMost = 16 * 1024, kMaxField = 1024;
-  if (command.size() <= kMost) return BsonDocument(command);
+  constexpr uint32_t kMaxField = 1024;
+  if (command.size() <= kMaxOriginatingCommand) return BsonDocument(command);
+  // What is left out may be what says that it is about credentials.
+  const ShownCommand shown(command);
   return BuildBson([&](BsonBuilder& b) {
     for (const BsonElement& e : command) {
-      if (b.size() > kMost) break;
+      if (b.size() > kMaxOriginatingCommand) break;
       if (e.value.size() <= kMaxField)
-        b.Append(e);
+        shown.Append(e, b);
       else
         b.Append(e.name, "(" + std::to_string(e.value.size()) + " bytes left out)");
     }
   });
 }
 
-uint64_t CursorManager::Shard::Random() {
+Result<uint64_t> CursorManager::Shard::Random() {
   if (random_left == 0) {
-    RAND_bytes(reinterpret_cast<unsigned char*>(random.data()), sizeof random);
+    MAYFLY_TRY(const std::string bytes, RandomBytes(sizeof random));
+    std::memcpy(random.data(), bytes.data(), sizeof random);
     random_left = random.size();
   }
   return random[--random_left];
@@ -65,20 +71,22 @@ CursorManager::~CursorManager() = default;
 
 Result<int64_t> CursorManager::Register(std::unique_ptr<ClientCursor> cursor) {
   cursor->cursor->Park();
-  MAYFLY_TRY(cursor->share,
-             limits_->Take(cursor->address, cursor->bytes(), cursor->cursor->held_bytes()));
+  MAYFLY_TRY(cursor->share, limits_->Take(cursor->user, cursor->address, cursor->bytes(),
+                                          cursor->cursor->held_bytes()));
   const size_t index = next_shard_.fetch_add(1, std::memory_order_relaxed) % kShards;
   Shard& s = shards_[index];
   cursor->created = cursor->last_used = clock_.Now();
   cursor->last_used_micros = clock_.MonotonicMicros();
-  open_.fetch_add(1, std::memory_order_relaxed);
-  total_opened_.fetch_add(1, std::memory_order_relaxed);
-  if (cursor->no_timeout) no_timeout_.fetch_add(1, std::memory_order_relaxed);
   std::lock_guard l(s.mutex);
   int64_t id;
   do {
-    id = static_cast<int64_t>((s.Random() & 0x7FFFFFFFFFFFFFFFull) / kShards * kShards + index);
+    // Without it others could guess the id: then there is no cursor.
+    MAYFLY_TRY(const uint64_t random, s.Random());
+    id = static_cast<int64_t>((random & 0x7FFFFFFFFFFFFFFFull) / kShards * kShards + index);
   } while (id <= 0 || s.entries.contains(id));
+  open_.fetch_add(1, std::memory_order_relaxed);
+  total_opened_.fetch_add(1, std::memory_order_relaxed);
+  if (cursor->no_timeout) no_timeout_.fetch_add(1, std::memory_order_relaxed);
   cursor->id = id;
   Entry& e = s.entries[id];
   e.db = cursor->db;
@@ -92,11 +100,10 @@ Result<int64_t> CursorManager::Register(std::unique_ptr<ClientCursor> cursor) {
   return id;
 }
 
-Result<std::unique_ptr<ClientCursor>> CursorManager::CheckOut(int64_t id, std::string_view db,
-                                                              std::string_view collection,
-                                                              std::string_view session,
-                                                              std::string_view user,
-                                                              Operation& op) {
+Result<CheckedOutCursor> CursorManager::CheckOut(int64_t id, std::string_view db,
+                                                 std::string_view collection,
+                                                 std::string_view session, std::string_view user,
+                                                 Operation& op) {
   Shard& s = shard(id);
   std::lock_guard l(s.mutex);
   auto it = s.entries.find(id);
@@ -139,14 +146,11 @@ Result<std::unique_ptr<ClientCursor>> CursorManager::CheckOut(int64_t id, std::s
     return Error{ErrorCode::kCursorInUse, "cursor id " + std::to_string(id) + " is already in use"};
   e.running = &op;
   pinned_.fetch_add(1, std::memory_order_relaxed);
-  return std::move(e.idle);
+  return CheckedOutCursor(e.idle.release(), DiscardCursor{this});
 }
 
-bool CursorManager::CheckIn(std::unique_ptr<ClientCursor> cursor) {
-  if (cursor->cursor->Exhausted()) {
-    Discard(std::move(cursor));
-    return false;
-  }
+bool CursorManager::CheckIn(CheckedOutCursor cursor) {
+  if (cursor->cursor->Exhausted()) return false;
   cursor->cursor->Park();
   cursor->share->Set(cursor->bytes(), cursor->cursor->held_bytes());
   cursor->last_used = clock_.Now();
@@ -159,26 +163,28 @@ bool CursorManager::CheckIn(std::unique_ptr<ClientCursor> cursor) {
     if (it != s.entries.end() && !it->second.kill) {
       pinned_.fetch_sub(1, std::memory_order_relaxed);
       it->second.running = nullptr;
-      it->second.idle = std::move(cursor);
+      it->second.idle.reset(cursor.release());
       return true;
     }
   }
-  Discard(std::move(cursor));
   return false;
 }
 
-void CursorManager::Discard(std::unique_ptr<ClientCursor> cursor) {
-  Shard& s = shard(cursor->id);
-  {
-    std::lock_guard l(s.mutex);
-    if (const auto entry = s.entries.find(cursor->id); entry != s.entries.end()) {
-      EraseEntry(s, entry);
-      open_.fetch_sub(1, std::memory_order_relaxed);
-      pinned_.fetch_sub(1, std::memory_order_relaxed);
-      if (cursor->no_timeout) no_timeout_.fetch_sub(1, std::memory_order_relaxed);
-    }
-  }
-  // `cursor` dies here, outside the lock: closing iterators may take a while.
+void CursorManager::Forget(const ClientCursor& cursor) noexcept {
+  Shard& s = shard(cursor.id);
+  std::lock_guard l(s.mutex);
+  const auto entry = s.entries.find(cursor.id);
+  if (entry == s.entries.end()) return;
+  EraseEntry(s, entry);
+  open_.fetch_sub(1, std::memory_order_relaxed);
+  pinned_.fetch_sub(1, std::memory_order_relaxed);
+  if (cursor.no_timeout) no_timeout_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void DiscardCursor::operator()(ClientCursor* cursor) const noexcept {
+  // Outside the lock it dies: closing iterators may take a while.
+  const std::unique_ptr<ClientCursor> dead(cursor);
+  if (of != nullptr) of->Forget(*cursor);
 }
 
 CursorManager::KillResult CursorManager::Kill(int64_t id, std::string_view ns_db,
@@ -261,6 +267,15 @@ int KillWhere(Shards& shards, const std::function<void(uint64_t)>& kill_operatio
   return n;
 }
 }  // namespace
+
+bool CursorManager::HasOfSession(std::string_view session) const {
+  if (open_.load(std::memory_order_acquire) == 0) return false;
+  const std::string key(session);
+  return std::ranges::any_of(shards_, [&](const Shard& s) {
+    std::lock_guard l(s.mutex);
+    return s.sessions.contains(key);
+  });
+}
 
 int CursorManager::KillSession(std::string_view session) {
   // Each transaction ends with this, and most have no cursor.
@@ -404,8 +419,7 @@ std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const 
   if (ctx.access != nullptr) {
     client->user = ctx.access->user.name.Id();
     client->access_generation = ctx.access->generation;
-    if (client->originating_command.view().size() != req.body.size())
-      client->whole_command = BsonDocument(req.body);
+    if (req.body.size() > kMaxOriginatingCommand) client->whole_command = BsonDocument(req.body);
   }
   if (ctx.client != nullptr) client->address = ctx.client->address;
   return client;

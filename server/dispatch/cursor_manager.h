@@ -86,7 +86,9 @@ inline constexpr size_t kMaxBatchBytes = 16 * 1024 * 1024;
 inline constexpr int64_t kDefaultFirstBatch = 101;
 
 /// A command as a cursor keeps it for currentOp and the profiler: of a long one only the fields
-/// that are short, as long as the cursor is not to be as large as the command that made it.
+/// that are short, since the cursor is not to be as large as the command that made it, and of these
+/// only what may be shown.
+inline constexpr uint32_t kMaxOriginatingCommand = 16 * 1024;
 BsonDocument OriginatingCommand(BsonView command);
 
 /// A cursor between batches, with what getMore, killCursors, currentOp and serverStatus need to
@@ -116,12 +118,22 @@ struct ClientCursor {
   int64_t last_used_micros = 0;  ///< Clock::MonotonicMicros()
   Instant last_used;
   bool explicit_kill = false;                  ///< killed while a getMore runs: dropped at check-in
-  Operation* running = nullptr;                ///< the getMore that has it; guarded by the manager
   std::unique_ptr<CursorLimits::Share> share;  ///< the manager's
 
   /// The memory it keeps, about, with what its plan holds. For the limits on cursors.
   size_t bytes() const;
 };
+
+class CursorManager;
+
+/// How a getMore ends that did not give its cursor back, because of an error or an exception: the
+/// cursor is forgotten.
+struct DiscardCursor {
+  CursorManager* of = nullptr;
+  void operator()(ClientCursor* cursor) const noexcept;
+};
+/// A cursor while a getMore has it.
+using CheckedOutCursor = std::unique_ptr<ClientCursor, DiscardCursor>;
 
 /// A cursor that no getMore has, as currentOp shows it: a copy.
 struct IdleCursor {
@@ -144,22 +156,19 @@ class CursorManager {
   void set_kill_operation(std::function<void(uint64_t op_id)> f) { kill_operation_ = std::move(f); }
 
   /// Takes the cursor and returns its id: positive, unguessable, unique. Errors: those of
-  /// CursorLimits.
+  /// CursorLimits and RandomBytes.
   Result<int64_t> Register(std::unique_ptr<ClientCursor> cursor);
 
   /// Gives the cursor to a getMore for one batch. Errors: CursorNotFound 43, QueryPlanKilled 175
   /// (its collection is gone), CursorInUse 12051, Unauthorized 13 (another namespace, session or
   /// user).
-  /// `op` is what killCursors interrupts.
-  Result<std::unique_ptr<ClientCursor>> CheckOut(int64_t id, std::string_view db,
-                                                 std::string_view collection,
-                                                 std::string_view session, std::string_view user,
-                                                 Operation& op);
+  /// `op` is what killCursors interrupts, until the cursor is given back or forgotten: it must live
+  /// longer than the result.
+  Result<CheckedOutCursor> CheckOut(int64_t id, std::string_view db, std::string_view collection,
+                                    std::string_view session, std::string_view user, Operation& op);
   /// Gives it back. A cursor that is exhausted or was killed meanwhile is destroyed; the answer
   /// says whether it lives.
-  bool CheckIn(std::unique_ptr<ClientCursor> cursor);
-  /// After an error, or when the cursor is done: forgets it.
-  void Discard(std::unique_ptr<ClientCursor> cursor);
+  bool CheckIn(CheckedOutCursor cursor);
 
   enum class KillResult { kKilled, kNotFound, kWrongNamespace, kNotOwner };
   /// Closes the cursor, or interrupts the getMore that has it. `ns_db`, `ns_collection` empty:
@@ -169,6 +178,8 @@ class CursorManager {
   /// endSessions, expiry of a session; how many. Costs what the session has, however many cursors
   /// there are.
   int KillSession(std::string_view session);
+  /// Whether the session has any.
+  bool HasOfSession(std::string_view session) const;
   /// Those of every session that `of` is true for: one look at each cursor.
   int KillSessions(const std::function<bool(std::string_view id)>& of);
   /// Closes the cursors on a collection that is gone (empty: on all of the db), but not change
@@ -216,8 +227,11 @@ class CursorManager {
     /// Random bytes of the system's source, a few at a time.
     std::array<uint64_t, 32> random;
     size_t random_left = 0;
-    uint64_t Random();
+    Result<uint64_t> Random();
   };
+  friend struct DiscardCursor;
+  /// Forgets one that is checked out.
+  void Forget(const ClientCursor& cursor) noexcept;
   static constexpr size_t kShards = 16, kMaxGone = 256;
   Shard& shard(int64_t id) { return shards_[static_cast<uint64_t>(id) % kShards]; }
 

@@ -10,22 +10,15 @@
 
 #include "protocol/extended_json.h"
 #include "server/base/log_redaction.h"
+#include "tests/unit/scratch_dir.h"
 
 using namespace mayfly;
+
+namespace fs = std::filesystem;
 
 namespace {
 
 const Instant kTime{1'700'000'000'123};  // 2023-11-14T22:13:20.123Z
-
-struct ScratchDir {
-  ScratchDir()
-      : path(std::filesystem::temp_directory_path() /
-             ("mayfly-log-" + std::to_string(::getpid()))) {
-    std::filesystem::create_directories(path);
-  }
-  ~ScratchDir() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
 
 std::string Read(const std::filesystem::path& p) {
   std::stringstream s;
@@ -77,9 +70,9 @@ TEST_CASE("Text lines carry the same for people", "[log]") {
 
 TEST_CASE("Verbosity is by component, and a component without its own inherits", "[log]") {
   SystemClock clock;
-  ScratchDir dir;
+  testing::ScratchDir dir;
   LogOptions options;
-  options.path = dir.path / "a.log";
+  options.path = fs::path(dir.path()) / "a.log";
   auto log = Log::Open(options, clock).value();
   CHECK_FALSE(log->Enabled(LogSeverity::kDebug1, LogComponent::kIndex));
   log->SetVerbosity(LogComponent::kDefault, 1);
@@ -93,9 +86,9 @@ TEST_CASE("Verbosity is by component, and a component without its own inherits",
 
 TEST_CASE("Rotation renames the file and goes on in a new one", "[log]") {
   SystemClock clock;
-  ScratchDir dir;
+  testing::ScratchDir dir;
   LogOptions options;
-  options.path = dir.path / "a.log";
+  options.path = fs::path(dir.path()) / "a.log";
   auto log = Log::Open(options, clock).value();
   log->Info(LogComponent::kControl, 1, "first");
   REQUIRE(log->Rotate());
@@ -103,7 +96,7 @@ TEST_CASE("Rotation renames the file and goes on in a new one", "[log]") {
   CHECK_THAT(Read(options.path),
              Catch::Matchers::Contains("second") && !Catch::Matchers::Contains("first"));
   int files = 0;
-  for (auto& e : std::filesystem::directory_iterator(dir.path)) files += e.is_regular_file();
+  for (auto& e : std::filesystem::directory_iterator(dir.path())) files += e.is_regular_file();
   CHECK(files == 2);
   size_t total = 0;
   CHECK(log->RecentLines(&total).size() == 2);
@@ -148,10 +141,10 @@ TEST_CASE("Redacted attributes keep names, codes and namespaces, and nothing tha
 }
 
 TEST_CASE("redactClientLogData holds for the file and for getLog's lines", "[log]") {
-  ScratchDir dir;
+  testing::ScratchDir dir;
   SystemClock clock;
   LogOptions options;
-  options.path = (dir.path / "log").string();
+  options.path = (fs::path(dir.path()) / "log").string();
   auto log = Log::Open(options, clock);
   REQUIRE(log);
   const BsonDocument attr = BuildBson([](BsonBuilder& b) { b.Append("document", "canary"); });
@@ -167,17 +160,50 @@ TEST_CASE("redactClientLogData holds for the file and for getLog's lines", "[log
   CHECK(log.value()->RecentLines(&total)[1].find("canary") != std::string::npos);
 }
 
+// Issue 29: a document that fails a validator, and a key that an index has twice, were shown.
+TEST_CASE("A line about the collections of users has no values of theirs", "[log]") {
+  for (const std::string ns : {"admin.system.users", "admin.tempusers", "admin.tempuser"}) {
+    INFO(ns);
+    const BsonDocument document = BuildBson([&](BsonBuilder& b) {
+      b.Append("namespace", ns);
+      b.OpenDocument("document").Append("x", "canary");
+    });
+    const BsonDocument error = BuildBson([&](BsonBuilder& b) {
+      b.Append("error", "E11000 duplicate key error collection: " + ns + " dup key: canary");
+    });
+    const bool hidden = ns != "admin.tempuser";
+    for (const BsonDocument* attr : {&document, &error})
+      CHECK(TellsOfCredentials(20294, *attr) == hidden);
+    // Those that write these lines have looked at their commands.
+    CHECK_FALSE(TellsOfCredentials(51803, document));
+    testing::ScratchDir dir;
+    LogOptions options;
+    options.path = (fs::path(dir.path()) / "log").string();
+    SystemClock clock;
+    auto log = Log::Open(options, clock);
+    REQUIRE(log);
+    log.value()->Warn(LogComponent::kStorage, 20294, "it", document);
+    log.value()->Warn(LogComponent::kStorage, 9000200, "it", error);
+    size_t total = 0;
+    for (const std::string& line : log.value()->RecentLines(&total))
+      CHECK((line.find("canary") == std::string::npos) == hidden);
+    CHECK(total == 2);
+  }
+}
+
 TEST_CASE("Only files are renamed when a log is rotated: no devices, pipes and links", "[log]") {
-  ScratchDir dir;
-  namespace fs = std::filesystem;
-  const fs::path pipe = dir.path / "pipe", link = dir.path / "link", file = dir.path / "file";
+  testing::ScratchDir dir;
+  const fs::path pipe = fs::path(dir.path()) / "pipe", link = fs::path(dir.path()) / "link",
+                 file = fs::path(dir.path()) / "file";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   CHECK(RenameLogTo(pipe.string(), kTime).value().empty());
   CHECK(fs::is_fifo(pipe));
-  const fs::path to_pipe = dir.path / "to_pipe", nowhere = dir.path / "nowhere";
+  const fs::path to_pipe = fs::path(dir.path()) / "to_pipe",
+                 nowhere = fs::path(dir.path()) / "nowhere";
   fs::create_symlink(pipe, to_pipe);
-  fs::create_symlink(dir.path / "none", nowhere);
-  for (const fs::path& stays : {to_pipe, nowhere, dir.path / "none", dir.path}) {
+  fs::create_symlink(fs::path(dir.path()) / "none", nowhere);
+  for (const fs::path& stays :
+       {to_pipe, nowhere, fs::path(dir.path()) / "none", fs::path(dir.path())}) {
     CHECK(RenameLogTo(stays.string(), kTime).value().empty());
   }
   CHECK(fs::is_symlink(to_pipe));
@@ -186,7 +212,7 @@ TEST_CASE("Only files are renamed when a log is rotated: no devices, pipes and l
   std::ofstream(file) << "a line";
   fs::create_symlink(file, link);
   const std::string renamed = RenameLogTo(link.string(), kTime).value();
-  CHECK(renamed == fs::canonical(dir.path).string() + "/file.2023-11-14T22-13-20");
+  CHECK(renamed == fs::canonical(dir.path()).string() + "/file.2023-11-14T22-13-20");
   CHECK(Read(renamed) == "a line");
   CHECK(fs::is_symlink(link));
   CHECK_FALSE(fs::exists(file));

@@ -1,4 +1,11 @@
+#define OPENSSL_SUPPRESS_DEPRECATED  // RAND_METHOD: the one way to have OpenSSL's generator fail
+#include <openssl/rand.h>
+
 #include <catch2/catch.hpp>
+#include <cstring>
+#include <new>
+#include <set>
+#include <unordered_set>
 
 #include "protocol/extended_json.h"
 #include "server/base/session_registry.h"
@@ -97,7 +104,7 @@ TEST_CASE("Idle cursors are shown without a lock: others are opened and closed m
   });
   CHECK(shown >= 1);
   CHECK(shown <= 201);  // what was closed is not shown, what was opened may be
-  cursors.Discard(std::move(busy).value());
+  std::move(busy).value().reset();
 }
 
 TEST_CASE("Idle cursors close by the clock; those of sessions and noCursorTimeout do not",
@@ -169,6 +176,28 @@ std::unique_ptr<ClientCursor> CursorOf(std::string address, size_t bytes = 0) {
 
 }  // namespace
 
+TEST_CASE("A getMore that ends by an exception leaves nothing of its cursor", "[cursor]") {
+  SystemClock clock;
+  CursorManager cursors(clock);
+  std::vector<uint64_t> killed;
+  cursors.set_kill_operation([&](uint64_t op) { killed.push_back(op); });
+  const int64_t id = cursors.Register(MakeCursor(5)).value();
+  {
+    Operation op(clock, 7);
+    try {
+      const CheckedOutCursor c = cursors.CheckOut(id, "d", "c", {}, {}, op).value();
+      CHECK(cursors.totals().pinned == 1);
+      throw std::bad_alloc();
+    } catch (const std::bad_alloc&) {
+    }
+  }
+  // Here its operation is gone: killCursors would write into it.
+  CHECK(cursors.Kill(id, {}, {}) == CursorManager::KillResult::kNotFound);
+  CHECK(killed.empty());
+  CHECK(cursors.totals().open == 0);
+  CHECK(cursors.totals().pinned == 0);
+}
+
 TEST_CASE("Open cursors are limited by their number, for each client and for all", "[cursor]") {
   MemoryLimit limit(64 << 20);
   SystemClock clock;
@@ -200,6 +229,38 @@ TEST_CASE("Open cursors are limited by their number, for each client and for all
     CHECK(cursors.Register(CursorOf("10.2.0.1:1")));
   }
   CHECK(large_memory::Used() == used);
+}
+
+TEST_CASE("Open cursors count for their user, and never all for a few", "[cursor]") {
+  MemoryLimit limit(64 << 20);
+  SystemClock clock;
+  CursorManager cursors(clock);
+  const auto open = [&](const std::string& user, const std::string& address) {
+    auto c = CursorOf(address);
+    c->user = user;
+    return cursors.Register(std::move(c));
+  };
+  // One address, many users: each has its own share.
+  const int64_t all = CursorLimits::MostCursors(), one = CursorLimits::MostOfClient();
+  int64_t taken = 0;
+  const auto take_all = [&](const std::string& user) {
+    int64_t n = 0;
+    while (n < all && open(user, "10.0.0." + std::to_string(n % 200) + ":1")) ++n;
+    taken += n;
+    return n;
+  };
+  CHECK(take_all("admin.ann") == one);
+  CHECK(open("admin.root", "10.0.0.1:1"));
+  ++taken;
+  // However much others take, whoever has few finds room.
+  for (int i = 0; i < 5; ++i) take_all("mine.u" + std::to_string(i));
+  CHECK(taken < all);
+  for (int64_t i = 0; i < 3; ++i) CHECK(open("admin.root", "10.0.0.1:1"));
+  const auto refused = open("admin.ann", "10.0.0.99:1");
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::kExceededMemoryLimit);
+  CHECK(refused.error().message.find("this user") != std::string::npos);
+  cursors.KillAll();
 }
 
 TEST_CASE("What a cursor keeps counts once, also what large_memory knows already", "[cursor]") {
@@ -314,6 +375,75 @@ TEST_CASE("Sessions end when unused, and tell", "[session]") {
   auto fresh = sessions.Start({1});
   REQUIRE(fresh);
   CHECK(fresh.value()->id().size() == 16);
+}
+
+TEST_CASE("Sessions count for their user, and those in use do not end for others", "[session]") {
+  SessionRegistry sessions;
+  std::unordered_set<std::string> in_use;
+  sessions.set_in_use([&](std::string_view id) { return in_use.contains(std::string(id)); });
+  std::vector<std::string> ended;
+  sessions.OnEnd([&](std::string_view id) { ended.emplace_back(id); });
+  const std::string ann(kSessionUidBytes, 'a'), bob(kSessionUidBytes, 'b');
+  const auto key = [](int64_t n, const std::string& uid) {
+    std::string id(kSessionIdBytes, '\0');
+    std::memcpy(id.data(), &n, sizeof n);
+    return id + uid;
+  };
+  const auto begin = [&](int64_t n, const std::string& uid, std::string_view address) {
+    return sessions.Use(key(n, uid), {1000}, address);
+  };
+  const int64_t share = SessionRegistry::kMaxClientSessions;
+  // The first of each have a cursor or a transaction.
+  REQUIRE(begin(0, bob, "10.0.0.1:1"));
+  in_use.insert(key(0, bob));
+  for (int64_t i = 0; i < share; ++i)
+    REQUIRE(begin(i, ann, i % 2 == 0 ? "10.0.0.1:1" : "10.0.0.2:1"));
+  for (int64_t i = 0; i < 10; ++i) in_use.insert(key(i, ann));
+  CHECK(ended.empty());
+  // From the same address as before: ann loses her own, bob nothing.
+  for (int64_t i = 0; i < 1000; ++i) REQUIRE(begin(share + i, ann, "10.0.0.1:1"));
+  CHECK(ended.size() == 1000);
+  for (const std::string& id : ended) {
+    CHECK(SessionUid(id) == ann);
+    CHECK_FALSE(in_use.contains(id));
+  }
+  REQUIRE(begin(1, bob, "10.0.0.1:1"));
+  CHECK(ended.size() == 1000);
+  // All of hers are in use: the new one is refused, and none ends.
+  sessions.set_in_use([&](std::string_view id) { return SessionUid(id) == ann; });
+  const auto refused = begin(3 * share, ann, "10.0.0.3:1");
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::kTooManyLogicalSessions);
+  CHECK(begin(share, ann, "10.0.0.3:1"));  // one that she has already
+  CHECK(begin(2, bob, "10.0.0.3:1"));
+  CHECK(ended.size() == 1000);
+}
+
+// Issue 29: nobody asked OpenSSL whether it had made random bytes, and ids were zeros when not.
+TEST_CASE("Ids of sessions, users and cursors are random whatever OpenSSL's generator does",
+          "[session][cursor]") {
+  static const RAND_METHOD kFails{
+      .seed = nullptr,
+      .bytes = [](unsigned char*, int) { return 0; },
+      .cleanup = nullptr,
+      .add = nullptr,
+      .pseudorand = [](unsigned char*, int) { return 0; },
+      .status = [] { return 0; },
+  };
+  const RAND_METHOD* const own = RAND_get_rand_method();
+  REQUIRE(RAND_set_rand_method(&kFails) == 1);
+  std::set<std::string> uuids;
+  std::set<int64_t> cursor_ids;
+  SystemClock clock;
+  for (int i = 0; i < 8; ++i) {
+    uuids.insert(NewUuidBytes().value());
+    CursorManager cursors(clock);
+    // The first id of a shard: with zeros it is the same each time.
+    cursor_ids.insert(cursors.Register(MakeCursor(1)).value());
+  }
+  RAND_set_rand_method(own);
+  CHECK(uuids.size() == 8);
+  CHECK(cursor_ids.size() == 8);
 }
 
 TEST_CASE("One client cannot use up the sessions of all", "[session]") {
