@@ -1,5 +1,8 @@
 #include "query/pipeline/pipeline.h"
 
+#include <algorithm>
+
+#include "protocol/cut_text.h"
 #include "query/expression/parse_work.h"
 #include "query/pipeline/bounded_sort.h"
 #include "query/pipeline/edge_stage.h"
@@ -20,43 +23,50 @@ constexpr StageRow kStages[] = {
      "The points of a time series' buckets."},
     {"$addFields", kStageChangeStream, &ParseProjectStage,
      "Adds fields, or replaces their values."},
-    {"$bucket", 0, &ParseBucketStage, "Groups by ranges of a value."},
-    {"$bucketAuto", 0, &ParseBucketAutoStage, "Groups into a number of ranges of about one size."},
+    {"$bucket", kStageOptions, &ParseBucketStage, "Groups by ranges of a value."},
+    {"$bucketAuto", kStageOptions, &ParseBucketAutoStage,
+     "Groups into a number of ranges of about one size."},
     {"$changeStream", kStageFirst | kStageNotInFacet | kStageAlsoCollectionless, nullptr,
      "Changes of a collection, a database or all.", LocationCode(40573),
      "The $changeStream stage is only supported on replica sets"},
     {"$changeStreamSplitLargeEvent", kStageLast | kStageChangeStream, nullptr,
      "Splits large change events.", ErrorCode::kIllegalOperation,
      "$changeStreamSplitLargeEvent can only be used in a $changeStream pipeline"},
-    {"$collStats", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage,
+    {"$collStats", kStageFirst | kStageNotInFacet | kStageOptions, &ParseEnvironmentStage,
      "Statistics of the collection."},
     {"$count", 0, &ParseCountStage, "Number of documents."},
-    {"$currentOp", kStageFirst | kStageNotInFacet | kStageCollectionless | kStageAdmin,
+    {"$currentOp",
+     kStageFirst | kStageNotInFacet | kStageCollectionless | kStageAdmin | kStageOptions,
      &ParseEnvironmentStage, "Operations in progress."},
-    {"$densify", 0, &ParseDensifyStage, "Fills gaps in a sequence."},
+    {"$densify", kStageOptions, &ParseDensifyStage, "Fills gaps in a sequence."},
     {"$documents", kStageFirst | kStageNotInFacet | kStageCollectionless, &ParseDocumentsStage,
      "Documents from an expression."},
-    {"$facet", kStageNotInFacet, &ParseFacetStage, "Several pipelines over the same documents."},
-    {"$fill", 0, &ParseFillStage, "Fills in missing values."},
+    {"$facet", kStageNotInFacet | kStageOptions, &ParseFacetStage,
+     "Several pipelines over the same documents."},
+    {"$fill", kStageOptions, &ParseFillStage, "Fills in missing values."},
     {"$geoNear", kStageFirst | kStageNotInFacet, nullptr, "Documents by distance."},
-    {"$graphLookup", 0, &ParseGraphLookupStage, "Documents reached by following references."},
+    {"$graphLookup", kStageOptions, &ParseGraphLookupStage,
+     "Documents reached by following references."},
     {"$group", 0, &ParseGroupStage, "One document for each distinct key."},
-    {"$indexStats", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage,
+    {"$indexStats", kStageFirst | kStageNotInFacet | kStageOptions, &ParseEnvironmentStage,
      "Use of the collection's indexes."},
     {"$limit", 0, &ParseLimitStage, "The first n documents."},
-    {"$listLocalSessions", kStageFirst | kStageNotInFacet | kStageCollectionless,
+    {"$listLocalSessions", kStageFirst | kStageNotInFacet | kStageCollectionless | kStageOptions,
      &ParseEnvironmentStage, "Sessions this server knows."},
     {"$listSearchIndexes", kStageFirst | kStageNotInFacet, nullptr, "Search indexes.",
      ErrorCode::kSearchNotEnabled,
      "Using Atlas Search Database Commands and the $listSearchIndexes aggregation stage requires "
      "additional configuration."},
-    {"$listSessions", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage, "Sessions on disk."},
-    {"$lookup", 0, &ParseLookupStage, "Documents of another collection that belong to each."},
+    {"$listSessions", kStageFirst | kStageNotInFacet | kStageOptions, &ParseEnvironmentStage,
+     "Sessions on disk."},
+    {"$lookup", kStageOptions, &ParseLookupStage,
+     "Documents of another collection that belong to each."},
     {"$match", kStageChangeStream, &ParseMatchStage, "Documents that a filter matches."},
-    {"$merge", kStageLast | kStageNotInFacet, &ParseMergeStage,
+    {"$merge", kStageLast | kStageNotInFacet | kStageOptions, &ParseMergeStage,
      "Writes into a collection, document by document."},
-    {"$out", kStageLast | kStageNotInFacet, &ParseOutStage, "Replaces a collection."},
-    {"$planCacheStats", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage,
+    {"$out", kStageLast | kStageNotInFacet | kStageOptions, &ParseOutStage,
+     "Replaces a collection."},
+    {"$planCacheStats", kStageFirst | kStageNotInFacet | kStageOptions, &ParseEnvironmentStage,
      "The collection's cached plans."},
     {"$project", kStageChangeStream, &ParseProjectStage, "Fields kept, left out or computed."},
     {"$redact", kStageChangeStream, &ParseRedactStage,
@@ -64,7 +74,7 @@ constexpr StageRow kStages[] = {
     {"$replaceRoot", kStageChangeStream, &ParseReplaceRootStage,
      "Replaces the document by a sub-document."},
     {"$replaceWith", kStageChangeStream, &ParseReplaceRootStage, "A shorter $replaceRoot."},
-    {"$sample", 0, &ParseSampleStage, "Documents at random."},
+    {"$sample", kStageOptions, &ParseSampleStage, "Documents at random."},
     {"$search", kStageFirst | kStageNotInFacet, nullptr, "Full-text search.",
      ErrorCode::kSearchNotEnabled,
      "Using $search and $vectorSearch aggregation stages requires additional configuration."},
@@ -72,17 +82,19 @@ constexpr StageRow kStages[] = {
      ErrorCode::kSearchNotEnabled,
      "Using $search and $vectorSearch aggregation stages requires additional configuration."},
     {"$set", kStageChangeStream, &ParseProjectStage, "The same as $addFields."},
-    {"$setWindowFields", 0, &ParseSetWindowFieldsStage, "Computations over windows of documents."},
+    {"$setWindowFields", kStageOptions, &ParseSetWindowFieldsStage,
+     "Computations over windows of documents."},
     {"$skip", 0, &ParseSkipStage, "All but the first n documents."},
     {"$sort", 0, &ParseSortStage, "Documents in order."},
     {"$sortByCount", 0, &ParseSortByCountStage, "Counts of distinct values, greatest first."},
-    {"$tombstones", kStageFirst | kStageNotInFacet | kStageAlsoCollectionless,
+    {"$tombstones", kStageFirst | kStageNotInFacet | kStageAlsoCollectionless | kStageOptions,
      &ParseTombstonesStage, "What was deleted or has expired, and why."},
-    {"$ttlForecast", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage,
+    {"$ttlForecast", kStageFirst | kStageNotInFacet | kStageOptions, &ParseEnvironmentStage,
      "How many documents of the collection will expire when."},
-    {"$unionWith", 0, &ParseUnionWithStage, "The documents, and those of another collection."},
+    {"$unionWith", kStageOptions, &ParseUnionWithStage,
+     "The documents, and those of another collection."},
     {"$unset", kStageChangeStream, &ParseProjectStage, "Removes fields."},
-    {"$unwind", 0, &ParseUnwindStage, "One document for each element of an array."},
+    {"$unwind", kStageOptions, &ParseUnwindStage, "One document for each element of an array."},
     {"$vectorSearch", kStageFirst | kStageNotInFacet, nullptr, "Vector search.",
      ErrorCode::kSearchNotEnabled,
      "Using $search and $vectorSearch aggregation stages requires additional configuration."},
@@ -96,6 +108,21 @@ const StageRow* FindStage(std::string_view name) {
   for (auto& row : kStages)
     if (row.name == name) return &row;
   return nullptr;
+}
+
+Result<void> CheckOptionsOnce(std::string_view where, BsonValue options) {
+  if (!options.IsDocument()) return Ok();
+  std::vector<std::string_view> names;
+  for (const BsonElement& e : options.Document()) {
+    MAYFLY_TRY(ParseWork::Step());
+    ParseWork::Made(2 * sizeof e.name);
+    names.push_back(e.name);
+  }
+  std::ranges::sort(names);
+  const auto twice = std::ranges::adjacent_find(names);
+  if (twice == names.end()) return Ok();
+  return LocationError(40413, "BSON field '" + std::string(where) + "." + ShownText(*twice, 128) +
+                                  "' is a duplicate field");
 }
 
 Result<void> CheckStageArray(BsonValue v, std::string_view what) {
@@ -148,6 +175,9 @@ class PipelineParser {
       if (!row->parse)
         return Error{row->refused, row->why.empty() ? std::string(row->name) + " is not implemented"
                                                     : std::string(row->why)};
+      if (row->flags & kStageOptions) {
+        MAYFLY_TRY(CheckOptionsOnce(row->name, spec.value));
+      }
       StageParser parser{*pipeline, context, pipeline->scope_, pipeline->stages_, row->name};
       MAYFLY_TRY(row->parse(parser, spec.value));
     }

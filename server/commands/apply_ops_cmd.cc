@@ -2,11 +2,12 @@
 #include <array>
 #include <cstring>
 
-#include "protocol/system_names.h"
+#include "query/expression/parse_work.h"
 #include "security/user_cache.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_events.h"
 #include "server/dispatch/dump_deadlines.h"
+#include "server/dispatch/inner_requests.h"
 #include "server/dispatch/server_context.h"
 #include "server/execution/collection_options.h"
 #include "server/execution/index_spec.h"
@@ -21,59 +22,8 @@
 namespace mayfly {
 namespace {
 
-/// One entry of the oplog as applyOps takes it; its other fields (ts, t, v, wall, lsid …) concern
-/// its origin only. Views live as long as the command.
-struct OplogEntry {
-  enum class Kind : uint8_t { kInsert, kUpdate, kDelete, kCommand, kNoop } kind = Kind::kNoop;
-  std::string db, collection;  ///< kCommand: collection is "$cmd"
-  BsonView o, o2;
-  std::optional<Uuid> uuid;
-};
-
 Error Malformed(std::string why) {
   return {ErrorCode::kFailedToParse, "applyOps: " + std::move(why)};
-}
-
-Result<OplogEntry> ParseEntry(BsonView doc) {
-  ArgReader in("applyOps.applyOps", doc);
-  OplogEntry e;
-  const std::string_view op = in.String("op"), ns = in.StringOr("ns");
-  const auto o = in.OptDocument("o");
-  e.o2 = in.DocumentOr("o2");
-  const BsonValue ui = in.Any("ui");
-  MAYFLY_TRY(in.FinishLoose());
-  constexpr std::string_view kOps = "iudcn";
-  const size_t at = op.size() == 1 ? kOps.find(op[0]) : std::string_view::npos;
-  if (at == std::string_view::npos)
-    return Malformed("an entry's op is i, u, d, c or n, but not '" + std::string(op) + "'");
-  e.kind = static_cast<OplogEntry::Kind>(at);
-  if (e.kind == OplogEntry::Kind::kNoop) return e;
-  if (!o) return Malformed("an entry with op '" + std::string(op) + "' needs a document 'o'");
-  e.o = *o;
-  const NamespaceParts parts = SplitNamespace(ns);
-  if (!parts.whole())
-    return Error{ErrorCode::kInvalidNamespace,
-                 "applyOps: an entry's ns must be database.collection, "
-                 "but it is '" +
-                     std::string(ns) + "'"};
-  e.db = parts.db;
-  e.collection = parts.collection;
-  MAYFLY_TRY(ValidateDatabaseName(e.db));
-  if (e.kind == OplogEntry::Kind::kCommand) {
-    if (e.collection != "$cmd")
-      return Error{
-          ErrorCode::kInvalidNamespace,
-          "applyOps: the ns of a command is database.$cmd, but it is '" + std::string(ns) + "'"};
-    if (e.o.empty()) return Malformed("a command's 'o' is empty");
-  } else if (e.kind == OplogEntry::Kind::kUpdate ? e.o2["_id"].missing() && e.o["_id"].missing()
-                                                 : e.o["_id"].missing()) {
-    return Error{ErrorCode::kNoSuchKey, "applyOps: an entry with op '" + std::string(op) +
-                                            "' must name its document by _id"};
-  }
-  e.uuid = UuidOf(ui);
-  if (!e.uuid && !ui.missing())
-    return Error{ErrorCode::kTypeMismatch, "BSON field 'applyOps.applyOps.ui' must be a UUID"};
-  return e;
 }
 
 /// By `_id` alone, whatever its type.
@@ -88,13 +38,13 @@ Error NotThere() {
 
 /// With `upsert` an update of a document that is not there makes it, also of a diff alone: it was
 /// deleted by an entry that follows.
-Result<void> ApplyUpdate(WriteCommand& write, const OplogEntry& e, bool upsert) {
-  const BsonValue id = e.o2["_id"].missing() ? e.o["_id"] : e.o2["_id"];
+Result<void> ApplyUpdate(WriteCommand& write, const OplogEntry& e, BsonView o, bool upsert) {
+  const BsonValue id = e.o2["_id"].missing() ? o["_id"] : e.o2["_id"];
   const BsonDocument query = ById(id);
-  const BsonElement first = e.o.First();
+  const BsonElement first = o.First();
   using Decided = Result<std::optional<BsonDocument>>;
   if (first.name == "$v" && first.value.IsNumber() && first.value.NumberAsInt64() == 2) {
-    const BsonValue changes = e.o["diff"];
+    const BsonValue changes = o["diff"];
     if (!changes.IsDocument()) return Malformed("an update of version 2 has no document 'diff'");
     const BsonDocument only_id = BuildBson([&](BsonBuilder& b) { b.Append("_id", id); });
     return write.Merge(query, [&](std::optional<BsonView> now) -> Decided {
@@ -108,12 +58,12 @@ Result<void> ApplyUpdate(WriteCommand& write, const OplogEntry& e, bool upsert) 
   if (!first.name.starts_with('$'))
     return write.Merge(query, [&](std::optional<BsonView> now) -> Decided {
       if (!now && !upsert) return NotThere();
-      if (!e.o["_id"].missing()) return std::optional(BsonDocument(e.o));
-      return std::optional(BuildBson([&](BsonBuilder& b) { b.Append("_id", id).AppendAll(e.o); }));
+      if (!o["_id"].missing()) return std::optional(BsonDocument(o));
+      return std::optional(BuildBson([&](BsonBuilder& b) { b.Append("_id", id).AppendAll(o); }));
     });
   // Operators, as servers before 5.0 wrote them: {$v: 1, $set: …}.
   const BsonDocument operators = BuildBson([&](BsonBuilder& b) {
-    for (const BsonElement& f : e.o)
+    for (const BsonElement& f : o)
       if (f.name != "$v") b.Append(f);
   });
   UpdateStatement s;
@@ -125,20 +75,14 @@ Result<void> ApplyUpdate(WriteCommand& write, const OplogEntry& e, bool upsert) 
   return Ok();
 }
 
-ActionSet ActionsOf(OplogEntry::Kind kind, bool upsert) {
-  if (kind == OplogEntry::Kind::kInsert) return privileges::ApplyOpsActions('i', upsert);
-  if (kind == OplogEntry::Kind::kDelete) return privileges::ApplyOpsActions('d', upsert);
-  return privileges::ApplyOpsActions('u', upsert);
-}
-
 /// REQUIRES: the command is open, and its collection is there.
-Result<void> ApplyTo(WriteCommand& write, const OplogEntry& e, bool upsert) {
-  if (e.kind == OplogEntry::Kind::kUpdate) return ApplyUpdate(write, e, upsert);
-  const BsonDocument query = ById(e.o["_id"]);
+Result<void> ApplyTo(WriteCommand& write, const OplogEntry& e, BsonView o, bool upsert) {
+  if (e.kind == OplogEntry::Kind::kUpdate) return ApplyUpdate(write, e, o, upsert);
+  const BsonDocument query = ById(o["_id"]);
   if (e.kind == OplogEntry::Kind::kInsert) {
     MAYFLY_TRY(
         write.Merge(query, [&](std::optional<BsonView>) -> Result<std::optional<BsonDocument>> {
-          return std::optional(BsonDocument(e.o));
+          return std::optional(BsonDocument(o));
         }));
     write.NotifyInserted();
     return Ok();
@@ -150,7 +94,7 @@ Result<void> ApplyTo(WriteCommand& write, const OplogEntry& e, bool upsert) {
 }
 
 Result<void> ApplyWrite(CommandContext& ctx, const OplogEntry& e, bool upsert) {
-  std::string db = e.db, collection = e.collection;
+  std::string db(e.db), collection(e.collection);
   MAYFLY_TRY(ValidateNamespace(db, collection));
   if (e.uuid) {
     const CollectionInfoPtr named = ctx.data.storage().catalog().FindByUuid(*e.uuid);
@@ -162,7 +106,7 @@ Result<void> ApplyWrite(CommandContext& ctx, const OplogEntry& e, bool upsert) {
     collection = named->name;
     // Only now it is known which collection that is.
     if (ctx.access != nullptr &&
-        !ctx.access->privileges.Allows(db, collection, ActionsOf(e.kind, upsert)))
+        !ctx.access->privileges.Allows(db, collection, privileges::ApplyOpsActions(e.kind, upsert)))
       return Error{ErrorCode::kUnauthorized,
                    "not authorized on " + db +
                        " to apply an operation to the collection with the "
@@ -179,113 +123,17 @@ Result<void> ApplyWrite(CommandContext& ctx, const OplogEntry& e, bool upsert) {
                  "applyOps: cannot apply insert, delete, or update operation on a non-existent "
                  "namespace " +
                      JoinNamespace(db, collection)};
-  OplogEntry own = e;
+  BsonView o = e.o;
   std::string without;
   const std::string deadline_field = DeadlineFieldOf(ctx);
   if (!deadline_field.empty() && e.kind != OplogEntry::Kind::kDelete) {
     ExpirySetting expiry;
-    MAYFLY_TRY(own.o, TakeDeadline(e.o, deadline_field, &expiry, &without));
+    MAYFLY_TRY(o, TakeDeadline(e.o, deadline_field, &expiry, &without));
     write.set_expiry(expiry);
   }
-  const Result<void> done = ApplyTo(write, own, upsert);
+  const Result<void> done = ApplyTo(write, e, o, upsert);
   AuditDirectWrite(ctx, db, collection, "applyOps", done ? ErrorCode::kOk : done.error().code);
   return done;
-}
-
-/// An index of an oplog, or of older versions. Seconds that no TTL index can have (NaN, of which
-/// versions before 5.0 made some) make an inactive one, not none or one that removes everything
-/// (EXPIRY.md R22, R23).
-void AppendRepairedIndex(BsonView spec, std::string_view without, BsonBuilder out) {
-  for (const BsonElement& f : spec) {
-    if (f.name == without) continue;
-    if (f.name == "expireAfterSeconds" && !ParseExpireAfterSeconds(f.value, ""))
-      out.Append(f.name, INT32_MAX);
-    else
-      out.Append(f);
-  }
-}
-
-/// `timeseries` of a collMod's entry, which has all options: what it changes. A span only grows,
-/// and that of the collection may be newer than the entry.
-void AppendSeriesChange(Catalog& catalog, const OplogEntry& e, std::string_view name,
-                        BsonView given, BsonBuilder& out) {
-  const CollectionInfoPtr series = catalog.Find(e.db, name);
-  const CollectionInfoPtr buckets =
-      series && series->is_series() ? BucketsOf(catalog, *series) : nullptr;
-  const BsonValue span = given["bucketMaxSpanSeconds"];
-  if (buckets && span.IsNumber() && span.NumberAsInt64() <= buckets->series->max_span_seconds)
-    return;
-  BsonBuilder change = out.OpenDocument("timeseries");
-  const bool granular = given.Has("granularity");
-  for (const BsonElement& f : given)
-    if (f.name == "granularity" || (f.name.starts_with("bucket") && !granular)) change.Append(f);
-}
-
-/// A collMod as its entry says it: with the command's fields. In one of an earlier version they are
-/// all options of the collection, as it was made: what a capped one may have is named otherwise
-/// there, and what is fixed is the same.
-BsonDocument AsCollMod(Catalog& catalog, const OplogEntry& e) {
-  std::string_view name = e.o.First().value.IsString() ? e.o.First().value.String() : "";
-  // An index of a time series is one of its buckets.
-  if (name.starts_with(kBucketsPrefix)) name.remove_prefix(kBucketsPrefix.size());
-  return BuildBson([&](BsonBuilder& b) {
-    b.Append("collMod", name);
-    for (const BsonElement& f : e.o) {
-      if (f.name == "collMod" || f.name == "capped" || f.name == "clusteredIndex") continue;
-      if (f.name == "size" || f.name == "max") {
-        b.Append(f.name == "size" ? "cappedSize" : "cappedMax", f.value);
-      } else if (f.name == "timeseries" && f.value.IsDocument()) {
-        AppendSeriesChange(catalog, e, name, f.value.Document(), b);
-      } else if (f.name == "expiry" && f.value.IsDocument()) {
-        BsonBuilder expiry = b.OpenDocument("expiry");
-        for (const BsonElement& x : f.value.Document())
-          if (x.name != "maxTTL") expiry.Append(x);
-      } else {
-        b.Append(f);
-      }
-    }
-  });
-}
-
-/// The command that does what an oplog's command says; empty: there is nothing to do.
-Result<BsonDocument> CommandOfEntry(Catalog& catalog, const OplogEntry& e) {
-  const BsonElement first = e.o.First();
-  if (first.name == "startIndexBuild" || first.name == "abortIndexBuild") return BsonDocument();
-  if (first.name == "commitIndexBuild" || first.name == "createIndexes") {
-    if (!first.value.IsString()) return Malformed("a command on indexes names no collection");
-    const BsonValue list = e.o["indexes"];
-    return BuildBson([&](BsonBuilder& b) {
-      b.Append("createIndexes", first.value);
-      {
-        BsonArrayBuilder indexes = b.OpenArray("indexes");
-        // One index an entry: {createIndexes: collection, v: 2, key: …, name: …}.
-        if (!list.IsArray()) {
-          AppendRepairedIndex(e.o, "createIndexes", indexes.OpenDocument());
-        } else {
-          for (const BsonElement& i : list.Document()) {
-            if (i.value.IsDocument())
-              AppendRepairedIndex(i.value.Document(), "", indexes.OpenDocument());
-            else
-              indexes.Append(i.value);
-          }
-        }
-      }
-      b.Append("ignoreUnknownIndexOptions", true);
-    });
-  }
-  if (first.name == "create") {
-    // Only meaningful on the server that wrote it: here the collection is never temporary.
-    return BuildBson([&](BsonBuilder& b) {
-      for (const BsonElement& f : e.o)
-        if (f.name != "temp") b.Append(f);
-    });
-  }
-  if (first.name == "collMod") return AsCollMod(catalog, e);
-  for (std::string_view name :
-       {"drop", "dropDatabase", "dropIndexes", "deleteIndexes", "renameCollection"})
-    if (first.name == name) return BsonDocument(e.o);
-  return Error{ErrorCode::kCommandNotFound,
-               "applyOps: the command '" + std::string(first.name) + "' cannot be applied"};
 }
 
 /// A command's entry is about the collection with its UUID: one of the same name that was made
@@ -314,41 +162,37 @@ Result<void> CheckUuid(CommandContext& ctx, const OplogEntry& e, const CommandRe
 
 /// The end of an $out into a time series, which renameCollection does not do for clients. False: it
 /// is no such entry.
-Result<bool> PutSeriesOf(CommandContext& ctx, const OplogEntry& e) {
-  const BsonElement first = e.o.First();
-  if (first.name != "renameCollection" || !first.value.IsString() || !e.o["to"].IsString())
-    return false;
+Result<bool> PutSeriesOf(CommandContext& ctx, const CommandRequest& sub) {
+  const BsonElement first = sub.body.First();
+  const BsonValue target = sub.body["to"], drop = sub.body["dropTarget"];
+  if (sub.name != "renameCollection" || !first.value.IsString() || !target.IsString()) return false;
   // check_names: what is renamed is there, and the new name is looked at below
   const NamespaceParts from = SplitNamespace(first.value.String());
   // check_names: below
-  const NamespaceParts to = SplitNamespace(e.o["to"].String());
+  const NamespaceParts to = SplitNamespace(target.String());
   if (!from.whole() || !to.whole() || from.db != to.db) return false;
   const CollectionInfoPtr series = ctx.data.storage().catalog().Find(from.db, from.collection);
   if (!series || !series->is_series()) return false;
-  if (!e.o["dropTarget"].Truthy() && !e.o["dropTarget"].Is(BsonType::kBinary) &&
+  if (!drop.Truthy() && !drop.Is(BsonType::kBinary) &&
       ctx.data.storage().catalog().Find(to.db, to.collection))
     return Error{ErrorCode::kNamespaceExists, "applyOps: there is a collection " +
-                                                  std::string(e.o["to"].String()) +
+                                                  std::string(target.String()) +
                                                   ", which the entry does not replace"};
   MAYFLY_TRY(ValidateNewNamespace(to.db, to.collection));
   if (to.collection.starts_with("system."))
     return Error{ErrorCode::kInvalidNamespace, "applyOps: a time series cannot be renamed to " +
-                                                   std::string(e.o["to"].String()) +
+                                                   std::string(target.String()) +
                                                    ", which is a name of the server's own"};
   MAYFLY_TRY(PutSeries(ctx.data.storage(), ctx.op, *series, to.collection));
   return true;
 }
 
 Awaitable<Result<void>> ApplyCommand(CommandContext& ctx, const OplogEntry& e) {
-  MAYFLY_CO_TRY(const bool put, PutSeriesOf(ctx, e));
+  if (e.refused != nullptr) co_return *e.refused;
+  if (e.command == nullptr) co_return Ok();
+  const CommandRequest& sub = e.command->request;
+  MAYFLY_CO_TRY(const bool put, PutSeriesOf(ctx, sub));
   if (put) co_return Ok();
-  MAYFLY_CO_TRY(BsonDocument body, CommandOfEntry(ctx.data.storage().catalog(), e));
-  if (body.view().empty()) co_return Ok();
-  CommandRequest sub;
-  sub.body = body;
-  sub.name = body.view().First().name;
-  sub.db = e.db;
-  MAYFLY_CO_TRY(ParseCommandFields(body, &sub));
   std::string scratch;
   BsonBuilder reply(scratch);
   Result<void> done = CheckUuid(ctx, e, sub);
@@ -372,28 +216,14 @@ struct Progress {
   std::vector<bool> results;
 };
 
-Awaitable<Result<void>> ApplyAll(CommandContext& ctx, std::vector<BsonView> docs,
+Awaitable<Result<void>> ApplyAll(CommandContext& ctx, const std::vector<OplogEntry>& entries,
                                  Progress& progress, bool nested) {
-  std::vector<OplogEntry> entries;
-  for (BsonView doc : docs) {
-    MAYFLY_CO_TRY(OplogEntry e, ParseEntry(doc));
-    entries.push_back(std::move(e));
-  }
   for (const OplogEntry& e : entries) {
     MAYFLY_CO_TRY(ctx.op.CheckInterrupt());
     Result<void> done = Ok();
-    if (e.kind == OplogEntry::Kind::kCommand && e.o.First().name == "applyOps") {
-      std::vector<BsonView> inner;
-      if (!e.o.First().value.IsArray()) done = Malformed("'applyOps' of an entry is no array");
-      if (done)
-        for (const BsonElement& d : e.o.First().value.Document()) {
-          if (!d.value.IsDocument()) done = Malformed("an entry is no document");
-          if (!done) break;
-          inner.push_back(d.value.Document());
-        }
-      if (done) done = co_await ApplyAll(ctx, std::move(inner), progress, true);
-    } else if (e.kind == OplogEntry::Kind::kCommand) {
-      done = co_await ApplyCommand(ctx, e);
+    if (e.kind == OplogEntry::Kind::kCommand) {
+      if (!e.nested.empty()) done = co_await ApplyAll(ctx, e.nested, progress, true);
+      if (done) done = co_await ApplyCommand(ctx, e);
     } else if (e.kind != OplogEntry::Kind::kNoop) {
       done = ApplyWrite(ctx, e, progress.upsert);
     }
@@ -403,10 +233,18 @@ Awaitable<Result<void>> ApplyAll(CommandContext& ctx, std::vector<BsonView> docs
   co_return Ok();
 }
 
+/// The entries, made before access was decided, or now. Errors: those of InnerRequests.
+Result<const std::vector<OplogEntry>*> Entries(CommandContext& ctx, const CommandRequest& req) {
+  ParseWork work(&ctx.op);
+  const InnerRequests& inner = InnerRequests::Of(req);
+  if (inner.error) return *inner.error;
+  return &inner.entries;
+}
+
 Awaitable<Result<void>> RunApplyOps(CommandContext& ctx, const CommandRequest& req,
                                     BsonBuilder& reply) {
   ArgReader in(req);
-  std::vector<BsonView> docs = in.Documents("applyOps");
+  in.Array("applyOps");
   Progress progress;
   progress.upsert = in.BoolOr("alwaysUpsert", true);
   if (in.BoolOr("allowAtomic", false))
@@ -418,7 +256,8 @@ Awaitable<Result<void>> RunApplyOps(CommandContext& ctx, const CommandRequest& r
   in.NotSupported("oplogApplicationMode");
   MAYFLY_CO_TRY(in.Finish());
   co_await ctx.MoveToWorker();
-  Result<void> done = co_await ApplyAll(ctx, std::move(docs), progress, false);
+  MAYFLY_CO_TRY(const std::vector<OplogEntry>* const entries, Entries(ctx, req));
+  Result<void> done = co_await ApplyAll(ctx, *entries, progress, false);
   const auto applied =
       static_cast<int32_t>(std::count(progress.results.begin(), progress.results.end(), true));
   auto report = [&](BsonBuilder& b) {

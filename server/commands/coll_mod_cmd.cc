@@ -401,6 +401,18 @@ Result<void> ModifyView(CommandContext& ctx, const CollectionInfo& view, const C
   return Ok();
 }
 
+/// `timeseries` of an oplog's collMod, which has all options of the collection: what it changes. A
+/// span only grows, and that of the collection may be newer than the entry. Empty: nothing.
+BsonDocument SeriesChangeOfEntry(BsonView given, const SeriesOptions& now) {
+  const BsonValue span = given["bucketMaxSpanSeconds"];
+  if (span.IsNumber() && span.NumberAsInt64() <= now.max_span_seconds) return BsonDocument();
+  const bool granular = given.Has("granularity");
+  return BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& f : given)
+      if (f.name == "granularity" || (f.name.starts_with("bucket") && !granular)) b.Append(f);
+  });
+}
+
 /// Turns collMod's change of a time series into one of its buckets. `*index`: the translated key
 /// pattern of `a`.
 Result<void> CheckSeriesChange(const CollectionInfo& series, const CollectionInfo& buckets,
@@ -591,10 +603,15 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
     return Error{ErrorCode::kIllegalOperation,
                  coll->ns + " holds the buckets of a time-series collection: change that one"};
   std::optional<SeriesOptions> series;
-  BsonDocument index_of_buckets;
+  BsonDocument index_of_buckets, series_change;
   if (coll->is_series()) {
     const CollectionInfoPtr buckets = BucketsOf(catalog, *coll);
     if (!buckets) return Error{ErrorCode::kNamespaceNotFound, "ns does not exist: " + coll->ns};
+    if (req.of_entry && a.series) {
+      series_change = SeriesChangeOfEntry(*a.series, *buckets->series);
+      a.series.reset();
+      if (!series_change.view().empty()) a.series = series_change.view();
+    }
     MAYFLY_TRY(CheckSeriesChange(*coll, *buckets, a, &index_of_buckets, &series.emplace()));
     coll = buckets;
     name = buckets->name;

@@ -1,3 +1,4 @@
+#include "query/expression/parse_work.h"
 #include "query/plan/plan_stage.h"
 #include "security/user_cache.h"
 #include "server/dispatch/arg_reader.h"
@@ -277,6 +278,8 @@ Result<void> RunDropIndexes(CommandContext& ctx, const CommandRequest& req, Bson
   const int was = IndexCount(*coll);
   std::vector<std::string> names;
   auto by_name = [&](std::string_view name) -> Result<void> {
+    MAYFLY_TRY(ParseWork::Step());
+    ParseWork::Made(2 * sizeof(std::string) + name.size());
     if (name == "_id_" || (coll->clustered() && name == coll->clustered_index_name))
       return Error{ErrorCode::kInvalidOptions, "cannot drop _id index"};
     if (!coll->FindIndex(name))

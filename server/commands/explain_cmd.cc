@@ -7,6 +7,7 @@
 #include "server/commands/write_statements.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/config.h"
+#include "server/dispatch/inner_requests.h"
 #include "server/dispatch/server_context.h"
 #include "server/execution/aggregate.h"
 #include "server/execution/find_args.h"
@@ -361,15 +362,9 @@ Awaitable<Result<void>> RunExplain(CommandContext& ctx, const CommandRequest& re
   if (inner.empty())
     co_return Error{ErrorCode::kFailedToParse,
                     "The explain command's first field must name a command"};
-  CommandRequest sub;
-  sub.body = inner;
-  sub.name = inner.First().name;
-  sub.db = req.db;
-  if (BsonValue db = inner["$db"]; db.IsString() && db.String() != req.db)
-    co_return Error{ErrorCode::kInvalidNamespace, "Mismatched $db in explain command. Expected " +
-                                                      std::string(req.db) + " but got " +
-                                                      std::string(db.String())};
-  MAYFLY_CO_TRY(ParseCommandFields(inner, &sub));
+  const InnerRequests& within = InnerRequests::Of(req);
+  if (within.error) co_return *within.error;
+  const CommandRequest& sub = within.explained->request;  // its document is not empty
   const CommandRow* row = ctx.server.commands().Find(sub.name);
   if (!sub.generic.write_concern.missing() && row != nullptr &&
       (row->flags & kTakesWriteConcern) == 0)

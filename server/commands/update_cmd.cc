@@ -1,6 +1,7 @@
 #include <memory>
 #include <vector>
 
+#include "protocol/large_memory.h"
 #include "query/update/update_pipeline.h"
 #include "server/commands/write_statements.h"
 #include "server/dispatch/arg_reader.h"
@@ -105,6 +106,7 @@ struct UpdateArgs {
   std::vector<UpdateStatement> statements;
   /// Replacements for statements' documents. No deque: even an empty one allocates.
   std::vector<std::unique_ptr<BsonDocument>> without;
+  large_memory::Hold hold;  ///< of all of it
 };
 
 /// Operators but $set, and stages, do not give deadlines: the field would be stored as any other.
@@ -168,15 +170,24 @@ Result<UpdateArgs> ReadUpdate(const CommandRequest& req, Instant now,
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(ExpirySetting expiry, ParseExpiryFields(after, at, preserve, now, "update"));
   MAYFLY_TRY(CheckWriteBatchSize(updates.size()));
+  size_t bytes = updates.size() * (sizeof(BsonView) + sizeof(UpdateStatement));
+  MAYFLY_TRY(a.hold.Set(bytes));
   a.statements.reserve(updates.size());
   for (BsonView u : updates) {
     MAYFLY_TRY(UpdateStatement s, ParseUpdateStatement(u, now, expiry));
+    if (!s.array_filters.empty()) {
+      MAYFLY_TRY(a.hold.Set(bytes += s.array_filters.capacity() * sizeof(BsonView)));
+    }
     if (s.update.IsArray()) {
       MAYFLY_TRY(CheckStageNames(s.update.Document()));
     }
     if (!deadline_field.empty()) [[unlikely]] {
       MAYFLY_TRY(RefuseDeadlineFilter(s.filter, deadline_field));
+      const size_t before = a.without.size();
       MAYFLY_TRY(TakeDeadlineOf(s, deadline_field, a.without));
+      if (a.without.size() > before) {
+        MAYFLY_TRY(a.hold.Set(bytes += a.without.back()->bytes().size()));
+      }
     }
     a.statements.push_back(std::move(s));
   }
@@ -187,6 +198,7 @@ struct DeleteArgs {
   WriteBatchFields batch;
   BsonView let;
   std::vector<DeleteStatement> statements;
+  large_memory::Hold hold;  ///< of them
 };
 
 Result<DeleteArgs> ReadDelete(const CommandRequest& req) {
@@ -197,6 +209,7 @@ Result<DeleteArgs> ReadDelete(const CommandRequest& req) {
   a.let = in.DocumentOr("let");
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(CheckWriteBatchSize(deletes.size()));
+  MAYFLY_TRY(a.hold.Set(deletes.size() * (sizeof(BsonView) + sizeof(DeleteStatement))));
   a.statements.reserve(deletes.size());
   for (BsonView d : deletes) {
     MAYFLY_TRY(DeleteStatement s, ParseDeleteStatement(d));

@@ -27,6 +27,46 @@ Error TooManyFields(std::string_view where) {
                                     std::to_string(kMaxCommandFields) + " fields it may have"};
 }
 
+Error DuplicateField(std::string_view where, std::string_view name) {
+  return {LocationCode(40413), Quoted(ShownName(where), ShownName(name)) + " is a duplicate field"};
+}
+
+/// Finds a name that is there twice while the fields of a document are collected. One that has one
+/// of them could otherwise mean another than one who reads the same document again.
+class NamesOnce {
+ public:
+  /// Before the field is added to `fields`. False: it is there already.
+  bool Add(std::string_view name, const CommandFields& fields) {
+    const uint64_t bit = NameBit(name);
+    if ((names_ & bit) != 0) [[unlikely]] {
+      // With so many nearly all of them share a bit: they are compared at the end, in order.
+      if (fields.size() >= kFew)
+        many_ = true;
+      else
+        for (const CommandField& f : fields)
+          if (f.name == name) return false;
+    }
+    names_ |= bit;
+    return true;
+  }
+  /// After the last one: a name that is there twice; nothing if there is none.
+  std::optional<std::string_view> Twice(const CommandFields& fields) const {
+    if (!many_) return std::nullopt;
+    std::vector<std::string_view> sorted;
+    sorted.reserve(fields.size());
+    for (const CommandField& f : fields) sorted.push_back(f.name);
+    std::ranges::sort(sorted);
+    const auto twice = std::ranges::adjacent_find(sorted);
+    return twice == sorted.end() ? std::nullopt : std::optional(*twice);
+  }
+  uint64_t names() const { return names_; }
+
+ private:
+  static constexpr size_t kFew = 64;
+  uint64_t names_ = 0;
+  bool many_ = false;
+};
+
 }  // namespace
 
 std::string ShownName(std::string_view name) { return ShownText(name, kShownName); }
@@ -117,8 +157,7 @@ Result<void> ReadGeneric(const CommandField& f, CommandRequest* r) {
     case '$':
       if (f.name == "$db") {
         if (!v.IsString()) return GenericWrongType(*r, f, "string");
-        // The privileges were checked for one database. A second $db, or that of a command within
-        // another (explain, applyOps), must be the same.
+        // A command within another (explain, applyOps) is about the database that the other says.
         if (!r->db.empty() && r->db != v.String())
           return Error{ErrorCode::kInvalidNamespace, "Mismatched $db in '" + ShownName(r->name) +
                                                          "'. Expected " + ShownName(r->db) +
@@ -185,20 +224,30 @@ Result<void> ReadGeneric(const CommandField& f, CommandRequest* r) {
 
 }  // namespace
 
-Result<void> ParseCommandFields(BsonView body, CommandRequest* request) {
+Result<void> ParseCommandFields(BsonView body, CommandRequest* request, std::string_view db) {
   request->body = body;
+  request->db = db;
   request->fields.clear();
   request->generic = GenericArguments();
+  request->inner.reset();
+  NamesOnce once;
+  const auto name = [&] {
+    request->name = request->fields.empty() ? std::string_view() : request->fields[0].name;
+    return request->name;
+  };
   for (const BsonElement& e : body) {
-    if (request->fields.size() == kMaxCommandFields) [[unlikely]] {
-      request->name = request->fields[0].name;
-      return TooManyFields(ShownName(request->name));
-    }
+    if (request->fields.size() == kMaxCommandFields) [[unlikely]]
+      return TooManyFields(ShownName(name()));
+    if (!once.Add(e.name, request->fields)) [[unlikely]]
+      return DuplicateField(name(), e.name);
     // The first field names the command, even one called "comment".
     const bool generic = !request->fields.empty() && IsGenericField(e.name);
     request->fields.push_back({e.name, e.value, generic, false});
   }
-  request->name = request->fields.empty() ? std::string_view() : request->fields[0].name;
+  name();
+  request->names = once.names();
+  if (const auto twice = once.Twice(request->fields)) [[unlikely]]
+    return DuplicateField(request->name, *twice);
   for (const CommandField& f : request->fields) {
     if (!f.generic) continue;
     MAYFLY_TRY(ReadGeneric(f, request));
@@ -231,20 +280,26 @@ Result<std::vector<BsonView>> CommandRequest::Documents(std::string_view field) 
 }
 
 ArgReader::ArgReader(const CommandRequest& req)
-    : request_(&req), fields_(&req.fields), where_(req.name) {
+    : request_(&req), fields_(&req.fields), names_(req.names), where_(req.name) {
   if (!fields_->empty()) fields_->front().used = true;
-  for (const CommandField& f : *fields_) names_ |= NameBit(f.name);
 }
 
 ArgReader::ArgReader(std::string_view where, BsonView doc) : fields_(&own_), where_(where) {
+  NamesOnce once;
   for (const BsonElement& e : doc) {
     if (own_.size() == kMaxCommandFields) [[unlikely]] {
       error_ = TooManyFields(where_);
       return;
     }
+    if (!once.Add(e.name, own_)) [[unlikely]] {
+      error_ = DuplicateField(where_, e.name);
+      return;
+    }
     own_.push_back({e.name, e.value, false, false});
-    names_ |= NameBit(e.name);
   }
+  names_ = once.names();
+  if (const auto twice = once.Twice(own_)) [[unlikely]]
+    error_ = DuplicateField(where_, *twice);
 }
 
 BsonValue ArgReader::Take(std::string_view name) {
@@ -475,9 +530,6 @@ Result<void> ArgReader::Finish() {
   if (error_) return *error_;
   for (const CommandField& f : *fields_) {
     if (f.used || f.generic) continue;
-    for (const CommandField& g : *fields_)
-      if (g.used && g.name == f.name)
-        return Error{LocationCode(40413), Quoted(where_, f.name) + " is a duplicate field"};
     return Error{ErrorCode::kUnknownField,
                  Quoted(where_, ShownName(f.name)) + " is an unknown field."};
   }

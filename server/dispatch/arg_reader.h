@@ -20,10 +20,10 @@ namespace mayfly {
 ///     MAYFLY_TRY(in.Finish());
 ///
 /// Errors: TypeMismatch 14 "BSON field 'find.limit' is the wrong type 'string', expected types
-/// '[long, int, decimal, double]'", MissingField 40414, unknown field 40415, duplicate field 40413,
-/// BadValue 2 for a number out of range, InvalidNamespace 73. Fields that every command takes are
-/// known. null and undefined count as absent for optional fields. Views are valid as long as the
-/// request. One thread.
+/// '[long, int, decimal, double]'", MissingField 40414, unknown field 40415, a field that is there
+/// twice 40413 (also one that nobody reads), BadValue 2 for a number out of range,
+/// InvalidNamespace 73. Fields that every command takes are known. null and undefined count as
+/// absent for optional fields. Views are valid as long as the request. One thread.
 class ArgReader {
  public:
   explicit ArgReader(const CommandRequest& req);
@@ -132,17 +132,6 @@ class ArgReader {
   Error WrongType(std::string_view name, BsonType got, std::string_view expected) const;
 
  private:
-  /// Most options are absent: one bit each for the names that are there says so at once. This is
-  /// asked where the option is read, so that with a name known to the compiler it is one test of a
-  /// bit; find asks for twenty.
-  static uint64_t NameBit(std::string_view name) {
-    if (name.empty()) return 1;
-    // The factors are chosen so that options often absent in document commands never share a bit
-    // with fields often present.
-    const size_t hash = name.size() + size_t{7} * static_cast<uint8_t>(name.front()) +
-                        size_t{6} * static_cast<uint8_t>(name.back());
-    return uint64_t{1} << (hash % 64);
-  }
   bool MayHave(std::string_view name) const { return (names_ & NameBit(name)) != 0; }
   BsonValue Take(std::string_view name);         ///< marks it used; missing if absent
   BsonValue TakePresent(std::string_view name);  ///< the same; null counts as absent
@@ -185,9 +174,11 @@ inline constexpr size_t kMostOfDatabaseName = kShownName + 1;
 /// `name`, cut to kShownName bytes.
 std::string ShownName(std::string_view name);
 
-/// Splits a body into fields and reads the generic ones. Errors: TypeMismatch 14, BadValue 2,
-/// FailedToParse 9.
-Result<void> ParseCommandFields(BsonView body, CommandRequest* request);
+/// Splits a body into fields and reads the generic ones: whoever decides about a command or runs it
+/// reads what this has made. `db`: the database that the command is about, and a `$db` in the body
+/// must be the same; empty: the body says it. Errors: a field that is there twice 40413,
+/// TypeMismatch 14, BadValue 2, FailedToParse 9, InvalidNamespace 73 for another `$db`.
+Result<void> ParseCommandFields(BsonView body, CommandRequest* request, std::string_view db = {});
 
 /// "a, b or c" helpers of messages: the closest of `candidates` to `word` by edit distance; empty
 /// if none is near.

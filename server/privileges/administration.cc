@@ -6,19 +6,14 @@ namespace mayfly::privileges {
 
 Result<void> CurrentOp(const AuthorizationRequest& r) {
   if (r.privileges.AllowsOnCluster({Action::inprog})) return Ok();
-  bool own = false;
-  for (const CommandField& f : r.req.fields) {
-    if (f.name != "$ownOps") continue;
-    own = f.value.Truthy();
-    if (!own) break;
-  }
-  return Decide(own && r.user != nullptr, r);
+  return Decide(Given(r.req, "$ownOps") && r.user != nullptr, r);
 }
 
 Result<void> KillAllSessionsByPattern(const AuthorizationRequest& r) {
   ActionSet actions{Action::killAnySession};
   if (!r.req.fields.empty() && r.req.fields[0].value.IsArray())
     for (const BsonElement& e : r.req.fields[0].value.Document()) {
+      MAYFLY_TRY(ParseWork::Step());
       if (!e.value.IsDocument()) continue;
       const BsonView pattern = e.value.Document();
       if (pattern.Has("users") || pattern.Has("roles")) actions.Add(Action::impersonate);

@@ -1,6 +1,7 @@
 #pragma once
 #include <string_view>
 
+#include "query/expression/parse_work.h"
 #include "server/dispatch/authorization.h"
 
 namespace mayfly::privileges {
@@ -36,15 +37,16 @@ inline bool Given(const CommandRequest& req, std::string_view name) {
 }
 
 /// `f(BsonView)` for each document of an array field and of a document sequence of this name, until
-/// it answers false. A command reads one of the two.
+/// it answers false. A command reads one of the two. Also false when the operation is interrupted,
+/// which is then the answer whatever is decided (Dispatcher::DecideNow).
 template <class F>
 bool ForEachDocument(const CommandRequest& req, std::string_view name, F&& f) {
   if (const DocumentSequence* s = req.Sequence(name))
     for (BsonView d : s->documents)
-      if (!f(d)) return false;
+      if (!ParseWork::Step() || !f(d)) return false;
   if (const BsonValue list = Field(req, name); list.IsArray())
     for (const BsonElement& e : list.Document())
-      if (e.value.IsDocument() && !f(e.value.Document())) return false;
+      if (!ParseWork::Step() || (e.value.IsDocument() && !f(e.value.Document()))) return false;
   return true;
 }
 

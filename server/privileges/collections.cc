@@ -10,8 +10,8 @@ namespace mayfly::privileges {
 namespace {
 
 /// A user who sets an archive for expired documents must have the right to write to the archive,
-/// where documents with the same _id are replaced, and to read the collection: as with a copy,
-/// others may read its documents there.
+/// where documents with the same _id are replaced, to read the collection: as with a copy, others
+/// may read its documents there; and to remove from it: documents leave it when the rule says so.
 bool AllowsArchive(const AuthorizationRequest& r, std::string_view name, BsonValue on_expire) {
   if (!on_expire.IsDocument()) return true;
   for (const BsonElement& into : on_expire.Document()) {
@@ -22,7 +22,7 @@ bool AllowsArchive(const AuthorizationRequest& r, std::string_view name, BsonVal
       if (e.name == "db") db = Text(e.value);
       if (e.name == "coll") collection = Text(e.value);
     }
-    if (!r.privileges.Allows(r.req.db, name, {Action::find}) ||
+    if (!r.privileges.Allows(r.req.db, name, {Action::find, Action::remove}) ||
         !r.privileges.Allows(db, collection, {Action::insert, Action::update}))
       return false;
   }

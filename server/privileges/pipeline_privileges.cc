@@ -1,5 +1,6 @@
 #include "server/privileges/pipeline_privileges.h"
 
+#include "query/expression/parse_work.h"
 #include "server/privileges/text.h"
 
 namespace mayfly::privileges {
@@ -43,10 +44,11 @@ class PipelineCheck {
 
   bool Stages(std::string_view collection, BsonView stages) {
     for (const BsonElement& stage : stages) {
+      if (!ParseWork::Step()) return false;
       if (!stage.value.IsDocument()) continue;
       // The parser accepts only one field, but this check does not rely on that.
       for (const BsonElement& e : stage.value.Document())
-        if (!Stage(collection, e)) return false;
+        if (!ParseWork::Step() || !Stage(collection, e)) return false;
     }
     return true;
   }
@@ -87,7 +89,7 @@ class PipelineCheck {
     for (const BsonElement& e : stage.value.Document()) {
       if (e.name != (stage.name == "$unionWith" ? "coll" : "from") || !e.value.IsString()) continue;
       from = Text(e.value);
-      if (!Reads(from)) return false;
+      if (!ParseWork::Step() || !Reads(from)) return false;
     }
     for (const BsonElement& e : stage.value.Document())
       if (e.name == "pipeline" && e.value.IsArray() && !Pipeline(from, e.value.Document()))
@@ -144,6 +146,7 @@ class PipelineCheck {
     for (const BsonElement& e : spec.Document()) {
       if (e.name != "users" || !e.value.IsArray()) continue;
       for (const BsonElement& one : e.value.Document()) {
+        if (!ParseWork::Step()) return false;
         const Result<UserName> name = ParseUserName(one.value, "admin");
         if (!name || use_.user == nullptr || name.value() != *use_.user) return false;
       }

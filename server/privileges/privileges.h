@@ -1,4 +1,5 @@
 #pragma once
+#include "server/dispatch/inner_requests.h"
 #include "server/privileges/check.h"
 
 /// The privileges of each command, for the rows of the command table (CommandRow::privileges): the
@@ -21,9 +22,10 @@ Result<void> Update(const AuthorizationRequest& r);
 Result<void> FindAndModify(const AuthorizationRequest& r);
 Result<void> BulkWrite(const AuthorizationRequest& r);  ///< each namespace by what is done to it
 Result<void> ApplyOps(const AuthorizationRequest& r);   ///< `applyOps`, and what each entry needs
-/// The actions of an applyOps entry with this `op` (i, u, d) on its collection. If an entry names a
-/// collection by UUID, the command checks again, because only the catalog knows it.
-ActionSet ApplyOpsActions(char op, bool upsert);
+/// The actions of an applyOps entry of this kind on its collection. REQUIRES: an insert, update or
+/// delete. If an entry names a collection by UUID, the command checks again, because only the
+/// catalog knows it.
+ActionSet ApplyOpsActions(OplogEntry::Kind kind, bool upsert);
 
 // Collections and databases.
 Result<void> Create(const AuthorizationRequest& r);

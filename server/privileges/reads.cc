@@ -1,6 +1,6 @@
 #include <string>
 
-#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/inner_requests.h"
 #include "server/privileges/pipeline_privileges.h"
 #include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
@@ -37,12 +37,10 @@ Result<void> FileMd5(const AuthorizationRequest& r) {
 }
 
 Result<void> Explain(const AuthorizationRequest& r) {
-  const BsonValue inner = r.req.fields.empty() ? BsonValue() : r.req.fields[0].value;
-  CommandRequest sub;
+  const InnerRequests& inner = InnerRequests::Of(r.req);
   // A command that cannot be read or explained is refused later, with its own error.
-  if (!inner.IsDocument() || inner.Document().empty()) return LoggedIn(r);
-  sub.db = r.req.db;
-  if (!ParseCommandFields(inner.Document(), &sub)) return LoggedIn(r);
+  if (inner.explained == nullptr) return LoggedIn(r);
+  const CommandRequest& sub = inner.explained->request;
   const AuthorizationRequest of{sub, r.privileges, r.user};
   constexpr std::pair<std::string_view, Result<void> (*)(const AuthorizationRequest&)> kNeeds[] = {
       {"aggregate", &Aggregate},

@@ -8,6 +8,8 @@ namespace mayfly::privileges {
 namespace {
 
 constexpr std::string_view kAdmin = "admin";
+/// Reading a privilege, of many actions, takes the time of so many names.
+constexpr size_t kPrivilegeSteps = 8;
 
 bool OnAllDatabases(const AuthorizationRequest& r, ActionSet actions) {
   return r.privileges.Allows(Resource::Database(""), actions);
@@ -31,7 +33,7 @@ bool OnRolesOf(const AuthorizationRequest& r, std::string_view field, ActionSet 
   if (roles.IsNullish()) return true;
   if (!roles.IsArray()) return On(r, kAdmin, action);
   for (const BsonElement& e : roles.Document())
-    if (!OnRole(r, e.value, action)) return false;
+    if (!ParseWork::Step() || !OnRole(r, e.value, action)) return false;
   return true;
 }
 
@@ -42,6 +44,7 @@ bool OnPrivilegesOf(const AuthorizationRequest& r, std::string_view field, Actio
   if (privileges.IsNullish()) return true;
   if (!privileges.IsArray()) return On(r, kAdmin, action);
   for (const BsonElement& e : privileges.Document()) {
+    if (!ParseWork::Step(kPrivilegeSteps)) return false;
     const Result<Privilege> p = ParsePrivilege(e.value);
     // A privilege that cannot be read is refused by the command later. Only users who could grant
     // anything get that far.
@@ -147,7 +150,7 @@ Result<void> UsersInfo(const AuthorizationRequest& r) {
   const BsonValue which = r.req.fields.empty() ? BsonValue() : r.req.fields[0].value;
   if (which.IsArray()) {
     for (const BsonElement& e : which.Document())
-      if (!MayView(r, e.value)) return NotAuthorized(r);
+      if (!ParseWork::Step() || !MayView(r, e.value)) return NotAuthorized(r);
     return LoggedIn(r);
   }
   if (which.IsString() || which.IsDocument()) return Decide(MayView(r, which), r);
@@ -167,7 +170,9 @@ Result<void> RolesInfo(const AuthorizationRequest& r) {
   };
   if (which.IsArray()) {
     for (const BsonElement& e : which.Document())
-      if (!view(e.value)) return NotAuthorized(r);
+      // Of each name, all roles that the user was granted.
+      if (!ParseWork::Step(1 + (r.roles != nullptr ? r.roles->size() / 4 : 0)) || !view(e.value))
+        return NotAuthorized(r);
     return LoggedIn(r);
   }
   if (which.IsString() || which.IsDocument()) return Decide(view(which), r);

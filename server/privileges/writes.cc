@@ -1,6 +1,5 @@
 #include <boost/container/small_vector.hpp>
 
-#include "server/dispatch/arg_reader.h"
 #include "server/privileges/privileges.h"
 #include "server/privileges/text.h"
 #include "storage/catalog/namespace.h"
@@ -47,10 +46,12 @@ Result<void> FindAndModify(const AuthorizationRequest& r) {
 
 Result<void> BulkWrite(const AuthorizationRequest& r) {
   if (r.user == nullptr) return NotAuthorized(r);
+  const ActionSet bypass = WithBypass(r.req, {});
   boost::container::small_vector<std::pair<std::string_view, ActionSet>, 8> namespaces;
   ForEachDocument(r.req, "nsInfo", [&](BsonView info) {
     const BsonValue ns = info["ns"];
-    namespaces.emplace_back(Text(ns), WithBypass(r.req, {}));
+    ParseWork::Made(2 * sizeof(namespaces[0]));
+    namespaces.emplace_back(Text(ns), bypass);
     return true;
   });
   ForEachDocument(r.req, "ops", [&](BsonView op) {
@@ -69,15 +70,17 @@ Result<void> BulkWrite(const AuthorizationRequest& r) {
   });
   for (const auto& [ns, actions] : namespaces) {
     const NamespaceParts parts = SplitNamespace(ns);
+    MAYFLY_TRY(ParseWork::Step());
     if (!r.privileges.Allows(parts.db, parts.collection, actions)) return NotAuthorized(r);
   }
   return Ok();
 }
 
-ActionSet ApplyOpsActions(char op, bool upsert) {
+ActionSet ApplyOpsActions(OplogEntry::Kind kind, bool upsert) {
   // An insert replaces an existing document, and is not validated.
-  if (op == 'i') return {Action::insert, Action::update, Action::bypassDocumentValidation};
-  if (op == 'd') return {Action::remove};
+  if (kind == OplogEntry::Kind::kInsert)
+    return {Action::insert, Action::update, Action::bypassDocumentValidation};
+  if (kind == OplogEntry::Kind::kDelete) return {Action::remove};
   ActionSet actions{Action::update, Action::bypassDocumentValidation};
   if (upsert) actions.Add(Action::insert);
   return actions;
@@ -93,41 +96,29 @@ class OplogCheck {
     upsert_ = upsert.IsNullish() || upsert.Truthy();
   }
 
-  bool Entry(BsonView entry) const {
-    const BsonValue op = entry["op"], o = entry["o"], ns = entry["ns"];
-    // Something that is not an entry is refused by the command before the first entry is applied.
-    if (!op.IsString() || op.String().size() != 1 || !o.IsDocument() || !ns.IsString()) return true;
-    const NamespaceParts parts = SplitNamespace(Text(ns));
-    const bool by_uuid = !entry["ui"].missing();
-    const char kind = Text(op)[0];
-    switch (kind) {
-      case 'i':
-      case 'u':
-      case 'd':
-        if (by_uuid && !r_.privileges.AllowsOnCluster({Action::useUUID})) return false;
-        return r_.privileges.Allows(parts.db, parts.collection, ApplyOpsActions(kind, upsert_));
-      case 'c':
-        return Command(parts.db, o.Document(), by_uuid);
-      default:
-        return true;
-    }
+  bool Entries(const std::vector<OplogEntry>& entries) const {
+    for (const OplogEntry& e : entries)
+      if (!ParseWork::Step() || !Entry(e)) return false;
+    return true;
   }
 
  private:
-  bool Command(std::string_view db, BsonView command, bool by_uuid) const {
-    const BsonElement first = command.First();
-    if (first.name == "applyOps") {
-      if (first.value.IsArray())
-        for (const BsonElement& e : first.value.Document())
-          if (e.value.IsDocument() && !Entry(e.value.Document())) return false;
-      return true;
-    }
-    if (first.name == "startIndexBuild" || first.name == "abortIndexBuild") return true;
-    if (first.name == "create" && by_uuid && !r_.privileges.AllowsOnCluster({Action::forceUUID}))
+  bool Entry(const OplogEntry& e) const {
+    using Kind = OplogEntry::Kind;
+    if (e.kind == Kind::kNoop) return true;
+    if (e.kind == Kind::kCommand) return Entries(e.nested) && Command(e);
+    if (e.uuid && !r_.privileges.AllowsOnCluster({Action::useUUID})) return false;
+    return r_.privileges.Allows(e.db, e.collection, ApplyOpsActions(e.kind, upsert_));
+  }
+
+  bool Command(const OplogEntry& e) const {
+    // An entry without a command does nothing, or is refused when it is its turn.
+    if (e.command == nullptr) return true;
+    const CommandRequest& command = e.command->request;
+    if (command.name == "create" && e.uuid && !r_.privileges.AllowsOnCluster({Action::forceUUID}))
       return false;
     constexpr std::pair<std::string_view, Result<void> (*)(const AuthorizationRequest&)> kNeeds[] =
         {{"collMod", &CollMod},
-         {"commitIndexBuild", &OnCollection<Action::createIndex>},
          {"create", &Create},
          {"createIndexes", &CreateIndexes},
          {"deleteIndexes", &OnCollection<Action::dropIndex>},
@@ -135,14 +126,9 @@ class OplogCheck {
          {"dropDatabase", &OnDatabase<Action::dropDatabase>},
          {"dropIndexes", &OnCollection<Action::dropIndex>},
          {"renameCollection", &RenameCollection}};
-    for (const auto& [name, needs] : kNeeds) {
-      if (name != first.name) continue;
-      CommandRequest sub;
-      sub.db = db;
-      if (!ParseCommandFields(command, &sub)) return false;
-      return needs({sub, r_.privileges, r_.user}).has_value();
-    }
-    return true;  // the command refuses all other kinds
+    for (const auto& [name, needs] : kNeeds)
+      if (name == command.name) return needs({command, r_.privileges, r_.user}).has_value();
+    return false;  // there is no other (InnerRequests)
   }
 
   const AuthorizationRequest& r_;
@@ -153,8 +139,10 @@ class OplogCheck {
 
 Result<void> ApplyOps(const AuthorizationRequest& r) {
   if (!r.privileges.AllowsOnCluster({Action::applyOps})) return NotAuthorized(r);
-  const OplogCheck check(r);
-  return Decide(ForEachDocument(r.req, "applyOps", [&](BsonView e) { return check.Entry(e); }), r);
+  const InnerRequests& inner = InnerRequests::Of(r.req);
+  // A list that cannot be read is refused by the command, before the first entry is applied.
+  if (inner.error) return Ok();
+  return Decide(OplogCheck(r).Entries(inner.entries), r);
 }
 
 }  // namespace mayfly::privileges

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Who owns one database, or may use one collection, sends commands that are nearly right: those of
+"""Who owns one database, may use one collection or has a built-in role sends commands that are nearly right: those of
 tests/data/privileges.txt, with fields that are there twice, that belong elsewhere or that name another database, at any
-depth. What reads a command to say whether it is allowed and what carries it out must see the same: nothing of what
-belongs to others changes or shows, and nobody is given roles or privileges there. (An explain and an entry of applyOps
-with a "$db" of their own were found so.)
+depth. What reads a command to say whether it is allowed and what carries it out must see the same: nothing that the
+user's privileges do not reach changes or shows, and nobody is given roles or privileges there. (An explain and an entry
+of applyOps with a "$db" of their own were found so.) A command with a field twice is never carried out.
 
 MAYFLY_MUTATIONS (20000): commands. MAYFLY_SEED. The last line says "N passed, N failed".
 """
@@ -21,6 +21,7 @@ check = Checks(quiet=True)
 PASSWORD, SECRET = "only of this test", "not to be seen"
 OWN, OTHER = "shop", "other"
 DATABASES = [OWN, OTHER, "admin"]
+OF_A_DATABASE = {"dbAdmin", "dbOwner", "read", "readWrite", "userAdmin"}
 
 # What ends the server, the connection or the user, or takes its time.
 LEFT_OUT = {
@@ -119,10 +120,11 @@ def send(client, body):
 
 
 class Server:
-    """With a user who has `roles` and may do anything with the namespaces that `owns` is true of."""
+    """With a user who has `roles`, may do anything with the namespaces that `owns` is true of ("db.system.users": the
+    users and roles of one), and may read those that `reads` is true of."""
 
-    def __init__(self, owns, *roles):
-        self.owns, self.roles = owns, roles
+    def __init__(self, owns, *roles, reads=None):
+        self.owns, self.roles, self.reads = owns, roles, reads or owns
 
     def __enter__(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -152,9 +154,9 @@ class Server:
             for what in ("dropAllUsersFromDatabase", "dropAllRolesFromDatabase"):
                 self.root[db].command(what, 1)
             for name in ("c", "d"):
-                word = "open" if self.owns(f"{db}.{name}") else SECRET
+                word = "open" if self.reads(f"{db}.{name}") else SECRET
                 self.root[db][name].insert_many([{"_id": i, "a": i, "word": word} for i in range(3)])
-        roles = [{"role": r, "db": OWN if r == "dbOwner" else "admin"} for r in self.roles]
+        roles = [{"role": r, "db": OWN if r in OF_A_DATABASE else "admin"} for r in self.roles]
         self.root[OWN].command({"createUser": "own", "pwd": PASSWORD, "roles": roles})
         self.own = log_in(self.proc.port, "own", PASSWORD, OWN)
         self.was = self.state()
@@ -168,7 +170,7 @@ class Server:
                     coll = self.root[db][c["name"]]
                     collections.append((db, c["name"], c["options"], list(coll.find()), list(coll.list_indexes())))
         users, roles = (list(self.root.admin[f"system.{name}"].find()) for name in ("users", "roles"))
-        of_others = [d for d in users + roles if not self.owns(f"{d['db']}.x")]
+        of_others = [d for d in users + roles if not self.owns(f"{d['db']}.system.users")]
         given = [r for d in users + roles if d["db"] == OWN for r in d["roles"] if r["db"] != OWN]
         given += [p for d in roles if d["db"] == OWN for p in d["privileges"] if p["resource"].get("db") != OWN]
         databases = [d for d in self.root.list_database_names() if d != OWN]
@@ -180,22 +182,46 @@ class Server:
         planned = re.search(r"'queryPlanner': {'namespace': '([^']*)'", text)
         if SECRET in text:
             return "a secret"
-        if planned and not self.owns(planned[1]) and reply["ok"] == 1:
+        if planned and not self.reads(planned[1]) and reply["ok"] == 1:
             return f"a plan for {planned[1]}"
         return None
 
 
-def mutations(server):
+def twice(command):
+    """Whether a command, or one within it, has a field twice."""
+
+    def repeats(node):
+        names = [name for name, _ in node.fields or []]
+        return len(set(names)) < len(names)
+
+    if repeats(command) or not command.fields:
+        return repeats(command)
+    name, first = command.fields[0]
+    if name == "explain" and first.fields and not isinstance(first.value, list):
+        return repeats(first)
+    if name != "applyOps" or not isinstance(first.value, list):
+        return False
+    entries = [e for _, e in first.fields if e.fields is not None]
+    inner = [f for e in entries for n, f in e.fields if n == "o" and f.fields and ("op", "c") in plain(e)]
+    return any(map(repeats, entries)) or any(map(twice, inner))
+
+
+def plain(node):
+    return [(name, f.value) for name, f in node.fields if f.fields is None]
+
+
+def mutations(server, count=COUNT // 2):
     all_templates = list(templates())
     with server:
         allowed, recent = 0, []
-        for n in range(COUNT // 2):
+        for n in range(count):
             db, command = rnd.choice(all_templates)
             changed = mutated(command)
-            for name in [db, *([rnd.choice(DATABASES)] if rnd.random() < 0.2 else [])]:
+            for name in [db, *([rnd.choice(DATABASES)] if rnd.random() < 0.1 else [])]:
                 changed.fields.insert(rnd.randrange(1, len(changed.fields) + 1), ("$db", Node(name)))
             reply = send(server.own, changed.bytes())
             allowed += reply["ok"] == 1
+            check(reply["ok"] != 1 or not twice(changed), f"{changed} has a field twice and was carried out")
             recent.append(f"{changed} -> {reply.get('code', 'ok')}")
             shown = server.shows(reply)
             check(not shown, f"{changed} shows {shown}: {str(reply)[:500]}")
@@ -207,7 +233,7 @@ def mutations(server):
                 server.own.sock.close()
                 server.fresh()
                 recent.clear()
-        check(allowed > COUNT // 200, f"{allowed} commands were carried out")
+        check(allowed > count // 200, f"{allowed} commands were carried out")
 
 
 def owner():
@@ -220,4 +246,27 @@ def clerk():
     mutations(Server(lambda ns: ns == f"{OWN}.c", "clerk", "applies"))
 
 
-run_parts("access_mutations", (owner, clerk), check)
+def builtin():
+    """Who has a built-in role."""
+
+    def of_own(ns):
+        return ns.startswith(f"{OWN}.")
+
+    def data_of_own(ns):
+        return of_own(ns) and not ns.endswith(".system.users")
+
+    def none(ns):
+        return False
+
+    for role, owns, reads in (
+        ("read", none, data_of_own),
+        ("readWrite", data_of_own, data_of_own),
+        ("dbAdmin", data_of_own, lambda ns: ns == f"{OWN}.system.profile"),
+        ("userAdmin", of_own, of_own),  # who may give himself all roles there
+        ("readAnyDatabase", none, lambda ns: ".system." not in ns),
+        ("clusterMonitor", none, lambda ns: ns.startswith(("config.", "local.")) or ns.endswith(".system.profile")),
+    ):
+        mutations(Server(owns, role, reads=reads), COUNT // 12)
+
+
+run_parts("access_mutations", (owner, clerk, builtin), check)
