@@ -261,7 +261,7 @@ Awaitable<HttpAnswer> HttpApi::Get(std::string_view path, std::string_view query
 }
 
 Awaitable<HttpAnswer> HttpApi::Act(std::string_view body, const HttpOrigin& origin,
-                                   const UserAccess* access) {
+                                   UserAccessPtr access) {
   auto parsed = ParseJson(body);
   if (!parsed) co_return Failure(400, parsed.error());
   const BsonView request = parsed.value();
@@ -297,7 +297,8 @@ Awaitable<HttpAnswer> HttpApi::Act(std::string_view body, const HttpOrigin& orig
                       BadValue("'action' must be pause, resume, rateLimit or purgeInterval, not '" +
                                std::string(action.String()) + "'"));
   }
-  auto reply = co_await RunLocalCommand(server_, io_, db, std::move(command), &origin, access);
+  auto reply =
+      co_await RunLocalCommand(server_, io_, db, std::move(command), &origin, std::move(access));
   if (!reply)
     co_return Failure(reply.error().code == ErrorCode::kUnauthorized ? 403 : 400, reply.error());
   status_ = {};  // the next event shows what was done

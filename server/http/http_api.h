@@ -3,6 +3,7 @@
 #include <boost/beast/http/string_body.hpp>
 #include <string>
 
+#include "security/user_cache.h"
 #include "server/dispatch/command.h"
 #include "server/http/activity_history.h"
 
@@ -27,8 +28,7 @@ class HttpApi {
   /// POST /api/action with {"action": "pause" | "resume" | "rateLimit" | "purgeInterval", …}. The
   /// caller has checked where it comes from.
   /// `access`: the user and its privileges; null: anybody.
-  Awaitable<HttpAnswer> Act(std::string_view body, const HttpOrigin& origin,
-                            const UserAccess* access);
+  Awaitable<HttpAnswer> Act(std::string_view body, const HttpOrigin& origin, UserAccessPtr access);
   /// One event of the stream at /events: status of the rules and what happened since the last one,
   /// as JSON on one line. `query`: filter=TEXT, see AppendRuleSelection.
   Awaitable<std::string> LiveStatus(ActivityHistory::Sample sample, std::string_view query);

@@ -92,10 +92,10 @@ void AuditLogin(CommandContext& ctx, const UserName& name, std::string_view mech
 
 /// A scraper may see the metrics, and nothing else.
 UserAccessPtr ScraperAccess() {
-  auto access = std::make_shared<UserAccess>();
-  access->privileges =
+  auto granted = std::make_shared<GrantedRoles>();
+  granted->privileges =
       PrivilegeSet({Privilege{Resource::Cluster(), ActionSet{Action::serverStatus}}});
-  return access;
+  return std::make_shared<UserAccess>(std::move(granted));
 }
 
 /// RFC 6750, b64token.
@@ -107,7 +107,7 @@ bool IsTokenCharacter(char c) {
 }  // namespace
 
 Result<std::string> ReadTokenFile(const std::string& path) {
-  MAYFLY_TRY(std::string token, ReadSecretFile(path));
+  MAYFLY_TRY(std::string token, ReadPasswordFile(path, "httpMetricsTokenFile: "));
   if (token.size() < kMinMetricsToken)
     return Error{ErrorCode::kBadValue,
                  path +
@@ -190,11 +190,10 @@ Awaitable<UserAccessPtr> HttpLogins::ByCertificate(HttpCertificate& certificate,
   }
   const bool first = certificate.generation == 0;
   const UserAccessPtr access = good ? state.access : nullptr;
-  local.ctx.access = access.get();
+  if (access != nullptr) RunFor(local.op, access);
   // Once a connection, and when users have changed or time has passed so that it matters.
   const bool tell = first || (access == nullptr) != (certificate.access == nullptr);
   if (tell) AuditLogin(local.ctx, name, "MONGODB-X509", good);
-  local.ctx.access = nullptr;
   co_await local.ctx.MoveToIo();
   if (tell) TellHttpLogin(server_, name, "MONGODB-X509", origin, good);
   certificate.access = access;
@@ -260,9 +259,8 @@ Awaitable<UserAccessPtr> HttpLogins::Check(CommandContext& ctx, const UserName& 
     // As a wrong one, and this thread returns to its own work.
   }
   if (!CheckAudit(server_)) access = nullptr;  // a login that cannot be audited is none
-  ctx.access = access.get();
+  if (access != nullptr) RunFor(ctx.op, access);
   AuditLogin(ctx, name, "HTTP Basic", access != nullptr);
-  ctx.access = nullptr;
   co_await ctx.MoveToIo();
   TellHttpLogin(server_, name, "HTTP Basic", origin, access != nullptr);
   co_return access;

@@ -92,6 +92,7 @@ struct ConnectionEnds {
   asio::ip::tcp::endpoint peer;
   HttpOrigin origin;
   HttpCertificate certificate;
+  bool tls = false;
 };
 }  // namespace
 
@@ -119,7 +120,7 @@ struct HttpServer::Impl {
   template <class S>
   Awaitable<void> Send(S& stream, Stream& plain, const HttpAnswer& answer);
   Awaitable<HttpAnswer> Answer(const HttpRequest& request, const ConnectionEnds& ends,
-                               const UserAccess* access);
+                               UserAccessPtr access);
   template <class S>
   Awaitable<void> StreamEvents(S& stream, Stream& plain, std::string query, UserAccessPtr access);
   Awaitable<void> TickLoop();
@@ -239,8 +240,7 @@ Awaitable<void> HttpServer::Impl::Accept(std::shared_ptr<Acceptor> acceptor) {
 }
 
 Awaitable<HttpAnswer> HttpServer::Impl::Answer(const HttpRequest& request,
-                                               const ConnectionEnds& ends,
-                                               const UserAccess* access) {
+                                               const ConnectionEnds& ends, UserAccessPtr access) {
   const auto target = request.target();
   const std::string_view whole(target.data(), target.size());
   const size_t mark = whole.find('?');
@@ -255,12 +255,16 @@ Awaitable<HttpAnswer> HttpServer::Impl::Answer(const HttpRequest& request,
     const auto v = request[f];
     return std::string_view(v.data(), v.size());
   };
-  const std::string_view refused =
-      RefuseAction(ends.peer.address(), text(http::field::host), text(http::field::origin),
-                   text(http::field::content_type));
+  ActionSender sender;
+  sender.peer = ends.peer.address();
+  sender.tls = ends.tls;
+  sender.host = text(http::field::host);
+  if (request.count(http::field::origin) == 1) sender.origin = text(http::field::origin);
+  sender.content_type = text(http::field::content_type);
+  const std::string_view refused = RefuseAction(sender);
   if (!refused.empty())
     co_return HttpAnswer{.status = 403, .type = "text/plain", .body = std::string(refused) + "\n"};
-  co_return co_await api.Act(request.body(), ends.origin, access);
+  co_return co_await api.Act(request.body(), ends.origin, std::move(access));
 }
 
 Awaitable<void> HttpServer::Impl::Serve(std::shared_ptr<Stream> stream) {
@@ -330,6 +334,7 @@ Awaitable<void> HttpServer::Impl::ServeTls(Stream& stream, beast::flat_buffer& b
   }
   limit.Watch(ssl);
   buffer.consume(used);
+  ends.tls = true;
   co_await Requests(secure, stream, buffer, ends);
   stream.expires_after(kGoodbye);
   co_await secure.async_shutdown(asio::as_tuple(kAwait));
@@ -424,7 +429,7 @@ Awaitable<void> HttpServer::Impl::Requests(S& stream, Stream& plain, beast::flat
     else if (refused != 0)
       answer = RefusedHost(refused);
     else if (!events)
-      answer = co_await Answer(request, ends, access.get());
+      answer = co_await Answer(request, ends, access);
     http::response<http::string_body> r(static_cast<http::status>(answer.status),
                                         request.version());
     CommonHeaders(r);

@@ -12,8 +12,8 @@ class ServerContext;
 /// nor holds up, the threads of database clients; commands it runs go to the worker pool.
 ///
 /// Actions (POST) are taken from loopback addresses only and only from the page itself: the Origin
-/// must be the Host, and the Host a loopback name, so that no other site open in the same browser
-/// can send one.
+/// must have the scheme, host and port by which the page was reached, and the Host must be a
+/// loopback name, so that no other site open in the same browser can send one.
 ///
 /// Threads: Start and Stop from main.
 class HttpServer {

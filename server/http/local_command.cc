@@ -1,6 +1,6 @@
 #include "server/http/local_command.h"
 
-#include "security/user_cache.h"
+#include "server/access/login.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_events.h"
 #include "server/dispatch/authorization.h"
@@ -13,7 +13,7 @@ constexpr int64_t kMaxMicros = 10'000'000;  // nobody waits longer for a page
 }
 
 LocalOperation::LocalOperation(ServerContext& server, IoExecutor io, const HttpOrigin* origin,
-                               const UserAccess* access)
+                               UserAccessPtr access)
     : op(server.clock(), server.operations().NextOperationId()),
       ctx{.data = server,
           .expiry = server,
@@ -22,19 +22,16 @@ LocalOperation::LocalOperation(ServerContext& server, IoExecutor io, const HttpO
           .connection = nullptr,
           .io = io,
           .http = origin,
-          .access = access,
           .report = report} {
-  if (access != nullptr) op.user_roles = &access->role_documents;
+  if (access != nullptr) RunFor(op, std::move(access));
 }
 
 Awaitable<Result<BsonDocument>> RunLocalCommand(ServerContext& server, IoExecutor io,
                                                 std::string_view db, BsonDocument command,
-                                                const HttpOrigin* origin,
-                                                const UserAccess* access) {
+                                                const HttpOrigin* origin, UserAccessPtr access) {
   CommandRequest request;
-  auto parsed = ParseCommandFields(command.view(), &request);
+  auto parsed = ParseCommandFields(command.view(), &request, db);
   if (!parsed) co_return parsed.error();
-  request.db = db;
   const CommandRow* row = server.commands().Find(request.name);
   if (row == nullptr)
     co_return Error{ErrorCode::kCommandNotFound,
@@ -57,7 +54,7 @@ Awaitable<Result<BsonDocument>> RunLocalCommand(ServerContext& server, IoExecuto
   }
   // The page's own requests are no user's actions.
   if (origin != nullptr && server.audit() != nullptr && server.audit()->watches_commands()) {
-    MAYFLY_CO_TRY(AuditAllowedCommand(ctx, *row, request));
+    MAYFLY_CO_TRY(AuditAllowedCommand(ctx, *row, request, UsersWritten(*row, request)));
   }
   std::string bytes;
   Result<void> result = Ok();

@@ -3,15 +3,15 @@
 #include <string_view>
 
 #include "protocol/bson_builder.h"
+#include "security/user_cache.h"
 #include "server/dispatch/command.h"
 
 namespace mayfly {
 
-/// The context for HTTP code that runs a command without a connection. `origin` and `access` live
-/// as long.
+/// The context for HTTP code that runs a command without a connection. `origin` lives as long.
 struct LocalOperation {
   LocalOperation(ServerContext& server, IoExecutor io, const HttpOrigin* origin,
-                 const UserAccess* access = nullptr);
+                 UserAccessPtr access = nullptr);
   LocalOperation(const LocalOperation&) = delete;
 
   Operation op;
@@ -26,6 +26,6 @@ struct LocalOperation {
 Awaitable<Result<BsonDocument>> RunLocalCommand(ServerContext& server, IoExecutor io,
                                                 std::string_view db, BsonDocument command,
                                                 const HttpOrigin* origin = nullptr,
-                                                const UserAccess* access = nullptr);
+                                                UserAccessPtr access = nullptr);
 
 }  // namespace mayfly

@@ -15,6 +15,20 @@ std::string_view HostName(std::string_view host) {
   return host.substr(0, host.find(':'));
 }
 
+/// Whether a page that was reached at `host` has this Origin (RFC 6454: scheme, host and port; the
+/// scheme's own port is left out, which a client may write into Host all the same).
+bool IsOriginOf(std::string_view origin, bool tls, std::string_view host) {
+  const std::string_view scheme = tls ? "https://" : "http://", port = tls ? ":443" : ":80";
+  if (!origin.starts_with(scheme)) return false;
+  origin.remove_prefix(scheme.size());
+  const auto without = [&](std::string_view s) {
+    // Only a port: the address in "[::1:80]" ends with a bracket.
+    if (s.ends_with(port)) s.remove_suffix(port.size());
+    return s;
+  };
+  return without(origin) == without(host);
+}
+
 }  // namespace
 
 bool KnownHost(std::string_view host, std::span<const std::string> names) {
@@ -29,21 +43,23 @@ bool KnownHost(std::string_view host, std::span<const std::string> names) {
   return !ec;
 }
 
-std::string_view RefuseAction(const boost::asio::ip::address& peer, std::string_view host,
-                              std::string_view origin, std::string_view content_type) {
+std::string_view RefuseAction(const ActionSender& sender) {
+  const boost::asio::ip::address& peer = sender.peer;
   const bool mapped = peer.is_v6() && peer.to_v6().is_v4_mapped();
   const bool loopback =
       mapped
           ? boost::asio::ip::make_address_v4(boost::asio::ip::v4_mapped, peer.to_v6()).is_loopback()
           : peer.is_loopback();
   if (!loopback) return "actions are taken from this machine only";
-  const std::string_view name = HostName(host);
+  const std::string_view name = HostName(sender.host);
   if (name != "localhost" && name != "127.0.0.1" && name != "[::1]")
     return "actions need a loopback name in Host";
-  const size_t scheme = origin.starts_with("http://") ? 7 : origin.starts_with("https://") ? 8 : 0;
-  if (scheme == 0 || origin.substr(scheme) != host)
-    return "actions are taken from the page itself only";
-  if (content_type.substr(0, content_type.find(';')) != "application/json")
+  if (!IsOriginOf(sender.origin, sender.tls, sender.host))
+    return sender.tls ? "actions are taken from the page itself only: Origin must be https:// and "
+                        "the Host of the request"
+                      : "actions are taken from the page itself only: Origin must be http:// and "
+                        "the Host of the request";
+  if (sender.content_type.substr(0, sender.content_type.find(';')) != "application/json")
     return "actions are sent as application/json";
   return {};
 }

@@ -39,15 +39,23 @@ void Selection(std::string_view filter) {
 }
 
 void Origin(std::string_view host, std::string_view origin, std::string_view type) {
-  const auto local = boost::asio::ip::make_address("127.0.0.1");
-  const std::string_view refused = RefuseAction(local, host, origin, type);
-  const bool page = origin == "http://" + std::string(host) &&
-                    (host.starts_with("localhost") || host.starts_with("127.0.0.1") ||
+  ActionSender sender{.peer = boost::asio::ip::make_address("127.0.0.1"),
+                      .host = host,
+                      .origin = origin,
+                      .content_type = type};
+  const bool page = (host.starts_with("localhost") || host.starts_with("127.0.0.1") ||
                      host.starts_with("[::1]")) &&
                     type.starts_with("application/json");
-  if (refused.empty()) Require(page, "only the page itself may act");
-  Require(!RefuseAction(boost::asio::ip::make_address("10.0.0.1"), host, origin, type).empty(),
-          "nobody acts from elsewhere");
+  for (const bool tls : {false, true}) {
+    sender.tls = tls;
+    if (!RefuseAction(sender).empty()) continue;
+    Require(page, "only the page itself may act");
+    // But for the scheme's own port, which either of the two may leave out.
+    const std::string own = (tls ? "https://" : "http://") + std::string(host);
+    Require(own.starts_with(origin) || origin.starts_with(own), "only by its own scheme and name");
+  }
+  sender.peer = boost::asio::ip::make_address("10.0.0.1");
+  Require(!RefuseAction(sender).empty(), "nobody acts from elsewhere");
 }
 
 void Request(std::string_view input) {

@@ -19,6 +19,7 @@ TEST_CASE("a file with a scraper's token holds a token of RFC 6750", "[http]") {
   const std::string path = dir.path() + "/token";
   const auto read = [&](std::string_view text) {
     std::ofstream(path, std::ios::binary) << text;
+    std::filesystem::permissions(path, std::filesystem::perms(0600));
     return ReadTokenFile(path);
   };
   const auto refused = [&](std::string_view text, std::string_view says,
@@ -33,7 +34,9 @@ TEST_CASE("a file with a scraper's token holds a token of RFC 6750", "[http]") {
     if (text.size() > 10) CHECK(got.error().message.find(text) == std::string::npos);
   };
   const std::string all = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~+/==";
-  CHECK(read(all).value() == all);
+  const auto whole = read(all);
+  REQUIRE(whole);
+  CHECK(whole.value() == all);
   // The end of its line is none of it, in any system's way.
   CHECK(read("0123456789abcdef\n").value() == "0123456789abcdef");
   CHECK(read("0123456789abcdef\r\n\n").value() == "0123456789abcdef");
@@ -102,26 +105,57 @@ TEST_CASE("the history counts what changed since the sample before", "[http]") {
 }
 
 TEST_CASE("actions are taken from the page on this machine only", "[http]") {
-  const auto here = make_address("127.0.0.1");
-  const char *host = "localhost:28017", *origin = "http://localhost:28017",
-             *json = "application/json";
-  CHECK(RefuseAction(here, host, origin, json).empty());
-  CHECK(RefuseAction(here, "[::1]:28017", "http://[::1]:28017", json).empty());
-  CHECK(RefuseAction(here, "[::1]:28017", "https://[::1]:28017", json).empty());
-  CHECK(RefuseAction(make_address("::ffff:127.0.0.1"), host, origin, json).empty());
-  CHECK(RefuseAction(here, host, origin, "application/json; charset=utf-8").empty());
-  CHECK_FALSE(RefuseAction(make_address("10.0.0.7"), host, origin, json).empty());
-  CHECK_FALSE(RefuseAction(make_address("::ffff:10.0.0.7"), host, origin, json).empty());
+  const ActionSender page{.peer = make_address("127.0.0.1"),
+                          .host = "localhost:28017",
+                          .origin = "http://localhost:28017",
+                          .content_type = "application/json"};
+  const auto refused = [&](auto change) {
+    ActionSender sender = page;
+    change(sender);
+    return !RefuseAction(sender).empty();
+  };
+  const auto at = [&](const char* host, const char* origin, bool tls = false) {
+    return refused([&](ActionSender& s) { s.host = host, s.origin = origin, s.tls = tls; });
+  };
+  const auto from = [&](const char* peer) {
+    return refused([&](ActionSender& s) { s.peer = make_address(peer); });
+  };
+  const auto as = [&](const char* type) {
+    return refused([&](ActionSender& s) { s.content_type = type; });
+  };
+  CHECK(RefuseAction(page).empty());
+  CHECK_FALSE(at("[::1]:28017", "http://[::1]:28017"));
+  CHECK_FALSE(from("::ffff:127.0.0.1"));
+  CHECK_FALSE(as("application/json; charset=utf-8"));
+  CHECK(from("10.0.0.7"));
+  CHECK(from("::ffff:10.0.0.7"));
   // Another site in the same browser; one whose name was bound to this machine; a form.
-  CHECK_FALSE(RefuseAction(here, host, "http://evil.example", json).empty());
-  CHECK_FALSE(RefuseAction(here, host, "http://localhost:3000", json).empty());
-  CHECK_FALSE(RefuseAction(here, "evil.example:28017", "http://evil.example:28017", json).empty());
-  CHECK_FALSE(
-      RefuseAction(here, "localhost.evil.example", "http://localhost.evil.example", json).empty());
-  CHECK_FALSE(RefuseAction(here, host, "", json).empty());
-  CHECK_FALSE(RefuseAction(here, host, "null", json).empty());
-  CHECK_FALSE(RefuseAction(here, host, origin, "text/plain").empty());
-  CHECK_FALSE(RefuseAction(here, "", "http://", json).empty());
+  const char* host = "localhost:28017";
+  CHECK(at(host, "http://evil.example"));
+  CHECK(at(host, "http://localhost:3000"));
+  CHECK(at("evil.example:28017", "http://evil.example:28017"));
+  CHECK(at("localhost.evil.example", "http://localhost.evil.example"));
+  CHECK(at(host, ""));
+  CHECK(at(host, "null"));
+  CHECK(as("text/plain"));
+  CHECK(at("", "http://"));
+  // Issue 29: the scheme is the one by which the page was reached.
+  CHECK(at(host, "https://localhost:28017"));
+  CHECK(at("[::1]:28017", "https://[::1]:28017"));
+  CHECK_FALSE(at(host, "https://localhost:28017", true));
+  CHECK(at(host, "http://localhost:28017", true));
+  CHECK(at(host, "https://localhost:3000", true));
+  CHECK(at(host, "HTTPS://localhost:28017", true));
+  CHECK(at(host, "https://localhost", true));
+  CHECK(at(host, "https://localhost:28017/", true));
+  CHECK(at(host, "https://x@localhost:28017", true));
+  // The scheme's own port is left out by browsers, in Host and in Origin.
+  CHECK_FALSE(at("localhost", "http://localhost"));
+  CHECK_FALSE(at("localhost:80", "http://localhost"));
+  CHECK_FALSE(at("localhost:443", "https://localhost", true));
+  CHECK(at("localhost:443", "http://localhost"));
+  CHECK(at("localhost:80", "https://localhost", true));
+  CHECK(at("localhost:180", "http://localhost:1"));
 }
 
 TEST_CASE("the page is in the program and loads nothing from elsewhere", "[http]") {
