@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "query/expression/parse_work.h"
 #include "security/user_cache.h"
 #include "server/access/stored_users.h"
 #include "server/dispatch/redacted_command.h"
 #include "server/dispatch/server_context.h"
 #include "storage/catalog/namespace.h"
+#include "storage/storage.h"
 
 namespace mayfly {
 namespace {
@@ -71,37 +73,44 @@ void WriteCheck(AuditLog& log, CommandContext& ctx, const CommandRow& row,
         if (const std::string ns = AuditedNamespace(row, req); !ns.empty())
           p.Append("ns", std::string_view(ns).substr(0, kMaxAuditValue));
         BsonBuilder args = p.OpenDocument("args");
-        AppendAuditArguments(req, args);
+        AppendAuditArguments(ctx.server.has_storage() ? &ctx.server.storage().catalog() : nullptr,
+                             req, args);
       },
       result);
 }
 
-/// Calls `visit` with each of the collections of users and roles that the command writes to as
-/// such. applyOps tells of its own writes: its entries name collections by UUID as well.
-template <class F>
-void ForEachOfUsers(const CommandRow& row, const CommandRequest& req, F&& visit) {
-  if (req.db != kUsersDatabase || req.fields.empty()) return;
+}  // namespace
+
+/// applyOps tells of its own writes: its entries name collections by UUID as well.
+UsersCollections UsersWritten(const CommandRow& row, const CommandRequest& req) {
+  UsersCollections written;
+  if (req.db != kUsersDatabase || req.fields.empty()) return written;
+  const auto note = [&](std::string_view collection) {
+    written.users = written.users || collection == "system.users";
+    written.roles = written.roles || collection == "system.roles";
+  };
+  const auto look = [&](BsonView of) {
+    const BsonValue ns = of["ns"];
+    if (!ns.IsString()) return true;
+    const NamespaceParts parts = SplitNamespace(ns.String());  // check_names: of two
+    if (parts.db == kUsersDatabase) note(parts.collection);
+    return ParseWork::Step().has_value();
+  };
   if (row.name == "bulkWrite") {
-    auto look = [&](BsonView of) {
-      const BsonValue ns = of["ns"];
-      if (!ns.IsString()) return;
-      const NamespaceParts parts = SplitNamespace(ns.String());  // check_names: of two
-      if (parts.db == kUsersDatabase && IsOfUsers(parts.collection)) visit(parts.collection);
-    };
     if (const DocumentSequence* s = req.Sequence("nsInfo"))
-      for (const BsonView d : s->documents) look(d);
+      for (const BsonView d : s->documents)
+        if (!look(d)) return written;
     for (const CommandField& f : req.fields)
       if (f.name == "nsInfo" && f.value.IsArray())
         for (const BsonElement& e : f.value.Document())
-          if (e.value.IsDocument()) look(e.value.Document());
+          if (e.value.IsDocument() && !look(e.value.Document())) return written;
   } else if (row.name == "insert" || row.name == "update" || row.name == "delete" ||
              row.name == "findAndModify") {
     const BsonValue first = req.fields[0].value;
-    if (first.IsString() && IsOfUsers(first.String())) visit(first.String());
+    if (first.IsString()) note(first.String());
   }
+  return written;
 }
-
-}  // namespace
 
 void AppendAuditValue(BsonBuilder& out, std::string_view name, BsonValue value) {
   if (value.size() > kMaxAuditValue)
@@ -110,9 +119,11 @@ void AppendAuditValue(BsonBuilder& out, std::string_view name, BsonValue value) 
     out.Append(name, value);
 }
 
-void AppendAuditArguments(const CommandRequest& req, BsonBuilder& out) {
+void AppendAuditArguments(Catalog* catalog, const CommandRequest& req, BsonBuilder& out) {
   size_t room = kMaxAuditArguments;
-  const ShownCommand shown(req.body, &req.sequences);
+  const std::vector<Uuid> uuids =
+      catalog != nullptr ? CredentialUuids(*catalog) : std::vector<Uuid>();
+  const ShownCommand shown(req.body, {.sequences = &req.sequences, .uuids = uuids});
   for (const CommandField& f : req.fields) {
     if (f.name == "lsid" || f.name == "$clusterTime" || f.name == "$readPreference") continue;
     if (f.value.size() + f.name.size() > room || f.name.size() > kMaxAuditValue) {
@@ -136,18 +147,16 @@ void AppendAuditArguments(const CommandRequest& req, BsonBuilder& out) {
     }
     room -= bytes;
     BsonArrayBuilder list = out.OpenArray(s.name);
-    for (const BsonView d : s.documents) shown.AppendDocument(d, list);
+    for (const BsonView d : s.documents) shown.AppendDocument(s.name, d, list);
   }
 }
 
 Result<void> AuditAllowedCommand(CommandContext& ctx, const CommandRow& row,
-                                 const CommandRequest& req) {
+                                 const CommandRequest& req, UsersCollections written) {
   AuditLog* log = ctx.server.audit();
   if (log == nullptr) return Ok();
   MAYFLY_TRY(CheckAudit(ctx.server, row.name));
-  bool direct = false;
-  ForEachOfUsers(row, req, [&](std::string_view) { direct = true; });
-  if (direct) {
+  if (written.any()) {
     MAYFLY_TRY(CheckAudit(ctx.server));
   }
   // Commands open to everybody are not checked.
@@ -165,12 +174,10 @@ void AuditRefusedCommand(CommandContext& ctx, const CommandRow* row, const Comma
   WriteCheck(*log, ctx, *row, req, code);
 }
 
-void AuditDirectMutation(CommandContext& ctx, const CommandRow& row, const CommandRequest& req,
+void AuditDirectMutation(CommandContext& ctx, const CommandRow& row, UsersCollections written,
                          ErrorCode result) {
-  if (ctx.server.audit() == nullptr) return;
-  ForEachOfUsers(row, req, [&](std::string_view collection) {
-    AuditDirectWrite(ctx, kUsersDatabase, collection, row.name, result);
-  });
+  if (written.users) AuditDirectWrite(ctx, kUsersDatabase, "system.users", row.name, result);
+  if (written.roles) AuditDirectWrite(ctx, kUsersDatabase, "system.roles", row.name, result);
 }
 
 void AuditDirectWrite(CommandContext& ctx, std::string_view db, std::string_view collection,

@@ -4,18 +4,29 @@
 
 namespace mayfly {
 
+class Catalog;
+
+/// Of the collections of users and of roles.
+struct UsersCollections {
+  bool users = false, roles = false;
+  bool any() const { return users || roles; }
+};
+/// Those that the command writes to as such. Looks through the names of a bulkWrite; cheap where
+/// the database is not admin.
+UsersCollections UsersWritten(const CommandRow& row, const CommandRequest& req);
+
 /// Before an allowed command, while AuditLog::watches_commands: writes authCheck, and refuses the
-/// command if the entry cannot be written. Errors: OperationFailed 96.
+/// command if the entry cannot be written. `written`: UsersWritten. Errors: OperationFailed 96.
 Result<void> AuditAllowedCommand(CommandContext& ctx, const CommandRow& row,
-                                 const CommandRequest& req);
+                                 const CommandRequest& req, UsersCollections written);
 
 /// authCheck of a command that was refused as not authorized. `row`: null if there is none.
 void AuditRefusedCommand(CommandContext& ctx, const CommandRow* row, const CommandRequest& req,
                          ErrorCode code);
 
-/// directAuthMutation: a command has written to the collections of users and roles as such, and has
-/// ended with `result`. Looks whether it is one that does; cheap where the database is another one.
-void AuditDirectMutation(CommandContext& ctx, const CommandRow& row, const CommandRequest& req,
+/// directAuthMutation: a command has written to the collections of users and roles as such
+/// (UsersWritten), and has ended with `result`.
+void AuditDirectMutation(CommandContext& ctx, const CommandRow& row, UsersCollections written,
                          ErrorCode result);
 /// The same of one write, where only the command knows what it has written to. Looks whether the
 /// collection is one of these.
@@ -31,9 +42,9 @@ bool ConfiguresAudit(std::string_view parameter);
 BsonDocument AuditConfiguration(ServerContext& server);
 
 /// The part of a command for an entry: no secrets, no session, and long values only as a mark. At
-/// most about 20 kB.
+/// most about 20 kB. `catalog`: where collections are known by their UUIDs; null for none.
 inline constexpr size_t kMaxAuditValue = 4 * 1024, kMaxAuditArguments = 16 * 1024;
-void AppendAuditArguments(const CommandRequest& req, BsonBuilder& out);
+void AppendAuditArguments(Catalog* catalog, const CommandRequest& req, BsonBuilder& out);
 /// A value that fits (kMaxAuditValue), or "...".
 void AppendAuditValue(BsonBuilder& out, std::string_view name, BsonValue value);
 

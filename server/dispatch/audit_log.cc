@@ -141,7 +141,7 @@ AuditActor AuditActor::Of(const CommandContext* ctx) {
   }
   if (ctx->access != nullptr && !ctx->access->user.name.user.empty()) {
     who.user = &ctx->access->user.name;
-    who.access = ctx->access;
+    who.access = ctx->access.get();
   }
   return who;
 }

@@ -48,8 +48,29 @@ bool ReadsLog(const CommandRequest& req) {
   return HoldsCredentials(req.db, named.String());  // check_names: compared
 }
 
-/// The fields that the profiler's document and the log's line share. `of_users`: the command names
-/// the collections of users, so its error's message may have a credential in it.
+/// What may be shown of its command. The report's namespace is of the collection that was found,
+/// by whatever name.
+ShownCommand ShownOf(const FinishedOperation& f) {
+  CommandLook look;
+  look.sequences = &f.request.sequences;
+  std::vector<Uuid> uuids;
+  if (f.server != nullptr && f.server->has_storage()) {
+    uuids = CredentialUuids(f.server->storage().catalog());
+    look.uuids = uuids;
+  }
+  const NamespaceParts found = SplitNamespace(f.report.ns);  // check_names: compared
+  look.of_users = found.db == "admin" && HoldsCredentials(found.db, found.collection);
+  // A getMore goes on with what another command has asked for.
+  if (!f.report.originating_command.view().empty()) {
+    CommandLook from;
+    from.uuids = uuids;
+    look.of_users = look.of_users || ShownCommand(f.report.originating_command, from).of_users();
+  }
+  return ShownCommand(f.request.body, look);
+}
+
+/// The fields that the profiler's document and the log's line share. `of_users`: the command is
+/// about the collections of users, so its error's message may have a credential in it.
 void AppendOperationCosts(const FinishedOperation& f, bool of_users, BsonBuilder& out) {
   const Operation& op = f.op;
   const OperationReport& r = f.report;
@@ -82,13 +103,6 @@ void AppendOperationCosts(const FinishedOperation& f, bool of_users, BsonBuilder
         .Append("errCode", static_cast<int32_t>(error->code));
   }
   out.Append("responseLength", f.reply_bytes);
-}
-
-/// Whether the document is a command that takes a password or a login, within another one.
-bool TakesSecrets(BsonView doc) {
-  constexpr std::string_view kNames[] = {"saslStart",  "saslContinue", "authenticate",
-                                         "createUser", "updateUser",   "rotateCertificates"};
-  return std::find(std::begin(kNames), std::end(kNames), doc.First().name) != std::end(kNames);
 }
 
 /// The document as text, as far as kMaxCommandBytes reach: what is behind that is not looked at.
@@ -130,10 +144,13 @@ std::vector<BsonView> StatementsOf(const FinishedOperation& f, std::string_view*
 void AppendWhole(const ShownCommand& shown, BsonView body, std::string_view field,
                  const std::vector<BsonView>& statements, BsonBuilder& out) {
   BsonBuilder command = out.OpenDocument("command");
-  for (const BsonElement& e : body) shown.Append(e, command);
+  for (const BsonElement& e : body) {
+    if (command.size() > kMaxCommandBytes) break;
+    shown.Append(e, command);
+  }
   if (field.empty()) return;
   BsonArrayBuilder list = command.OpenArray(field);
-  for (BsonView s : statements) shown.AppendDocument(s, list);
+  for (BsonView s : statements) shown.AppendDocument(field, s, list);
 }
 
 void AppendProfiledCommand(const FinishedOperation& f, const ShownCommand& shown,
@@ -157,7 +174,7 @@ void AppendProfiledCommand(const FinishedOperation& f, const ShownCommand& shown
   if (req.body.size() <= kMaxCommandBytes) return AppendWhole(shown, req.body, {}, {}, out);
   // As MongoDB shows it: text, cut; the comment stays findable.
   std::string text;
-  if (TakesSecrets(req.body))
+  if (shown.takes_secrets())
     text.append("{ ").append(req.name).append(": ").append(kRedacted);
   else
     AppendCutText(req.body, false, text);
@@ -171,9 +188,11 @@ void AppendProfiledCommand(const FinishedOperation& f, const ShownCommand& shown
 }
 
 /// The command that a getMore goes on with.
-void AppendOriginating(const FinishedOperation& f, BsonBuilder& out) {
+void AppendOriginating(const FinishedOperation& f, bool of_users, BsonBuilder& out) {
+  CommandLook look;
+  look.of_users = of_users;
   if (!f.report.originating_command.view().empty())
-    out.Append("originatingCommand", RedactedCommand(f.report.originating_command));
+    out.Append("originatingCommand", RedactedCommand(f.report.originating_command, look));
 }
 
 }  // namespace
@@ -233,12 +252,12 @@ Profiler::Verdict Profiler::Judge(const FinishedOperation& f) const {
 }
 
 BsonDocument Profiler::Describe(const FinishedOperation& f, Instant now) {
-  const ShownCommand shown(f.request.body, &f.request.sequences);
+  const ShownCommand shown = ShownOf(f);
   return BuildBson([&](BsonBuilder& b) {
     b.AppendObjectId("_id", NewObjectId(f.op.now));
     b.Append("op", f.report.op).Append("ns", ProfiledNamespace(f));
     AppendProfiledCommand(f, shown, b);
-    AppendOriginating(f, b);
+    AppendOriginating(f, shown.of_users(), b);
     AppendOperationCosts(f, shown.of_users(), b);
     b.Append("protocol", "op_msg").Append("millis", f.micros / 1000);
     if (!f.report.plan_summary.empty()) b.Append("planSummary", f.report.plan_summary);
@@ -253,14 +272,14 @@ BsonDocument Profiler::Describe(const FinishedOperation& f, Instant now) {
 }
 
 BsonDocument Profiler::LogAttributes(const FinishedOperation& f) {
-  const ShownCommand shown(f.request.body, &f.request.sequences);
+  const ShownCommand shown = ShownOf(f);
   return BuildBson([&](BsonBuilder& b) {
     b.Append("type", f.report.op).Append("ns", ProfiledNamespace(f));
     if (f.client != nullptr) {
       if (std::string app = f.client->app_name(); !app.empty()) b.Append("appName", app);
     }
     AppendProfiledCommand(f, shown, b);
-    AppendOriginating(f, b);
+    AppendOriginating(f, shown.of_users(), b);
     if (!f.report.plan_summary.empty()) b.Append("planSummary", f.report.plan_summary);
     AppendOperationCosts(f, shown.of_users(), b);
     if (f.client != nullptr) b.Append("remote", f.client->address);

@@ -27,6 +27,7 @@ struct FinishedOperation {
   int64_t micros = 0;
   const Error* error = nullptr;  ///< null: it succeeded
   int64_t reply_bytes = 0;
+  ServerContext* server = nullptr;  ///< whose it is: it knows collections by their UUIDs
 };
 
 /// The database profiler and the rule for slow-operation lines. Levels are per database (0 off, 1

@@ -5,39 +5,64 @@
 #include "protocol/extended_json.h"
 #include "protocol/utf8.h"
 #include "security/sasl.h"
+#include "server/base/log_redaction.h"
 
 namespace mayfly {
 
 namespace {
 
-/// Behind the first kMaxLook bytes: so many fields, and no longer ones, are looked at.
-constexpr int kMaxFieldsBehind = 1000;
-constexpr size_t kMaxFieldBehind = 4 * 1024;
 /// Of a name that is longer, the beginning is looked at.
 constexpr size_t kMaxName = 1024;
 /// For a nested command in a message.
 constexpr size_t kMaxValue = 256;
+/// Of a command on the collections of users: larger fields are not looked into.
+constexpr size_t kMaxShownOfUsers = 4 * 1024;
+/// Of a body: so many fields are looked at.
+constexpr size_t kMaxFields = 10'000;
+
+char LowerLetter(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
+
+/// `part`, whatever its case, in `text`. `part`: lower case.
+bool ContainsLower(std::string_view text, std::string_view part) {
+  const auto same = [](char a, char b) { return LowerLetter(a) == b; };
+  return std::ranges::search(text, part, same).begin() != text.end();
+}
+
+/// A name that somebody may have spelt with other cases, which makes it no harmless one.
+bool Same(std::string_view a, std::string_view b) {
+  return std::ranges::equal(a, b, [](char x, char y) { return LowerLetter(x) == LowerLetter(y); });
+}
+
+template <size_t kCount>
+bool IsOneOf(std::string_view name, const std::string_view (&names)[kCount]) {
+  return std::ranges::any_of(names, [&](std::string_view n) { return Same(name, n); });
+}
 
 /// Commands of a login. What is not known to be harmless in them is hidden.
 bool IsLogin(std::string_view command) {
-  return command == "saslStart" || command == "saslContinue" || command == "authenticate";
+  constexpr std::string_view kNames[] = {"saslStart", "saslContinue", "authenticate"};
+  return IsOneOf(command, kNames);
 }
 
-/// Commands whose fields are few and known, of which one is a password: any other field may be the
-/// password under a wrong name.
+/// Commands whose fields are few and known, and one of which may be a password: any other field may
+/// be it under a wrong name.
 bool IsOfOneUser(std::string_view command) {
-  return command == "createUser" || command == "updateUser" || command == "rotateCertificates";
+  constexpr std::string_view kNames[] = {
+      "createUser",       "updateUser",          "dropUser",  "dropAllUsersFromDatabase",
+      "grantRolesToUser", "revokeRolesFromUser", "usersInfo", "rotateCertificates"};
+  return IsOneOf(command, kNames);
 }
 
 /// Commands to which a password may be sent under any type.
 bool TakesPassword(std::string_view command) {
-  return IsOfOneUser(command) || command == "setParameter";
+  return IsOfOneUser(command) || Same(command, "setParameter");
 }
 
-/// `part`, whatever its case, in `text`. `part`: lower case.
-bool ContainsLower(std::string_view text, std::string_view part) {
-  const auto same = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a + 32 : a) == b; };
-  return std::ranges::search(text, part, same).begin() != text.end();
+/// The name by whose rules a command is shown: of one that does not exist and is called somehow
+/// like a command for users, those of these.
+std::string_view RuleOf(std::string_view command) {
+  if (IsLogin(command) || TakesPassword(command)) return command;
+  return ContainsLower(command.substr(0, kMaxName), "user") ? "createUser" : command;
 }
 
 bool IsSecretPart(std::string_view part) {
@@ -63,8 +88,8 @@ bool IsShownOfLogin(const BsonElement& e) {
          (e.name == "options" && e.value.IsDocument());
 }
 
-/// Whether a field of a command with one user's password is shown: those that it has besides that,
-/// and those that any command may have.
+/// Whether a field of a command for users is shown: those that these have besides a password, and
+/// those that any command may have. `filter` is of documents of users.
 bool IsShownOfOneUser(const BsonElement& e) {
   constexpr std::string_view kKnown[] = {"roles",
                                          "customData",
@@ -78,9 +103,37 @@ bool IsShownOfOneUser(const BsonElement& e) {
                                          "maxTimeMS",
                                          "lsid",
                                          "apiVersion",
+                                         "apiStrict",
+                                         "apiDeprecationErrors",
+                                         "txnNumber",
+                                         "showCredentials",
+                                         "showCustomData",
+                                         "showPrivileges",
+                                         "showAuthenticationRestrictions",
                                          "message"};
-  if (IsOfOneUser(e.name)) return IsScalar(e.value) || e.value.IsString();
   return e.name.starts_with('$') || std::ranges::find(kKnown, e.name) != std::end(kKnown);
+}
+
+/// The names of users or roles, alone or in arrays, and nothing that is beside them.
+void AppendNamesOnly(const BsonElement& e, BsonBuilder& out) {
+  if (e.value.IsString() || IsScalar(e.value)) {
+    out.Append(e);
+  } else if (e.value.IsArray()) {
+    BsonArrayBuilder list = out.OpenArray(e.name);
+    for (const BsonElement& one : e.value.Document())
+      AppendNamesOnly({list.NextName(), one.value}, list.raw());
+  } else if (e.value.IsDocument()) {
+    constexpr std::string_view kNames[] = {"user", "role", "db", "forAllDBs"};
+    BsonBuilder inner = out.OpenDocument(e.name);
+    for (const BsonElement& f : e.value.Document()) {
+      if (IsOneOf(f.name, kNames) && (f.value.IsString() || IsScalar(f.value)))
+        inner.Append(f);
+      else
+        inner.Append(f.name, kRedacted);
+    }
+  } else {
+    out.Append(e.name, kRedacted);
+  }
 }
 
 /// Whether a field is hidden. `command`: whose field it is, at whatever depth; empty: one without a
@@ -89,23 +142,29 @@ bool Hides(std::string_view command, bool own, const BsonElement& e) {
   if (IsLogin(command)) return !IsShownOfLogin(e);
   if (own && IsOfOneUser(command) && !IsShownOfOneUser(e)) return true;
   if (!IsSecretName(e.name))
-    return e.name == "speculativeAuthenticate" && !e.value.IsDocument() && !IsScalar(e.value);
+    return Same(e.name, "speculativeAuthenticate") && !e.value.IsDocument() && !IsScalar(e.value);
   return TakesPassword(command) || !IsScalar(e.value);
 }
 
-/// The command that a document is, or that it is part of.
+/// The command by whose rules a document is shown: the one that it is, or that it is part of.
 std::string_view CommandOf(BsonView document, std::string_view outer) {
   const std::string_view name = document.First().name;
   return IsLogin(name) || TakesPassword(name) ? name : outer;
 }
 
-void AppendFields(std::string_view command, BsonView document, BsonBuilder& out);
+void AppendFields(std::string_view command, bool own, BsonView document, BsonBuilder& out);
+
+/// A document that is no command for sure.
+void AppendPart(std::string_view outer, BsonView document, BsonBuilder& out) {
+  const std::string_view command = CommandOf(document, outer);
+  AppendFields(command, document.First().name == command, document, out);
+}
 
 void AppendItems(std::string_view command, BsonView array, BsonArrayBuilder& out) {
   for (const BsonElement& e : array) {
     if (e.value.IsDocument()) {
       BsonBuilder inner = out.OpenDocument();
-      AppendFields(CommandOf(e.value.Document(), command), e.value.Document(), inner);
+      AppendPart(command, e.value.Document(), inner);
     } else if (e.value.IsArray()) {
       BsonArrayBuilder inner = out.OpenArray();
       AppendItems(command, e.value.Document(), inner);
@@ -115,15 +174,22 @@ void AppendItems(std::string_view command, BsonView array, BsonArrayBuilder& out
   }
 }
 
-void AppendField(std::string_view command, bool own, const BsonElement& e, BsonBuilder& out) {
-  if (Hides(command, own, e)) {
+/// `is_command`: if the value is a document, then a command.
+void AppendField(std::string_view command, bool own, bool is_command, const BsonElement& e,
+                 BsonBuilder& out) {
+  if (own && IsOfOneUser(command) && (Same(e.name, command) || e.name == "roles")) {
+    AppendNamesOnly(e, out);
+  } else if (Hides(command, own, e)) {
     out.Append(e.name, kRedacted);
   } else if (e.value.IsDocument()) {
+    const BsonView document = e.value.Document();
     BsonBuilder inner = out.OpenDocument(e.name);
-    const std::string_view login = "saslStart";
-    AppendFields(
-        e.name == "speculativeAuthenticate" ? login : CommandOf(e.value.Document(), command),
-        e.value.Document(), inner);
+    if (Same(e.name, "speculativeAuthenticate"))
+      AppendFields("saslStart", true, document, inner);
+    else if (is_command)
+      AppendFields(RuleOf(document.First().name), true, document, inner);
+    else
+      AppendPart(command, document, inner);
   } else if (e.value.IsArray()) {
     BsonArrayBuilder inner = out.OpenArray(e.name);
     AppendItems(command, e.value.Document(), inner);
@@ -132,55 +198,121 @@ void AppendField(std::string_view command, bool own, const BsonElement& e, BsonB
   }
 }
 
-void AppendFields(std::string_view command, BsonView document, BsonBuilder& out) {
-  const bool own = document.First().name == command;
-  for (const BsonElement& e : document) AppendField(command, own, e, out);
+/// Whether a field of the document is a command: of an entry of the log, or an entry of applyOps.
+bool IsEntrysCommand(BsonView document, const BsonElement& field) {
+  if (field.name != "o") return false;
+  const BsonValue op = document["op"];
+  return op.IsString() && op.String() == "c";
+}
+
+void AppendFields(std::string_view command, bool own, BsonView document, BsonBuilder& out) {
+  for (const BsonElement& e : document)
+    AppendField(command, own, IsEntrysCommand(document, e), e, out);
 }
 
 bool NamesUsers(std::string_view text, bool of_admin) {
-  return text == "system.users" || text == "admin.system.users" || text == "admin.tempusers" ||
+  return text == "system.users" || text == kUsersNamespace || text == kRestoredUsersNamespace ||
          (of_admin && text == "tempusers");
 }
 
-/// Whether a text in it is the name of a collection of users. Takes what it looks at from `*left`.
-bool NamesUsers(BsonView document, bool of_admin, size_t* left) {
-  bool with_tempusers = false, with_admin = false;
-  for (const BsonElement& e : document) {
-    const size_t bytes =
-        e.name.size() +
-        (e.value.IsDocument() || e.value.IsArray() ? 8 : static_cast<size_t>(e.value.size()));
-    if (e.value.IsString()) {
-      if (NamesUsers(e.value.String(), of_admin)) return true;
-      // { db: "admin", coll: "tempusers" }, from whatever database.
-      with_tempusers = with_tempusers || e.value.String() == "tempusers";
-      with_admin = with_admin || e.value.String() == "admin";
-      if (with_tempusers && with_admin) return true;
-    }
-    if (bytes >= *left) {
-      *left = 0;
-      return false;
-    }
-    *left -= bytes;
-    if ((e.value.IsDocument() || e.value.IsArray()) &&
-        NamesUsers(e.value.Document(), of_admin, left))
-      return true;
+/// What finds the collections of users in a command.
+struct Finder {
+  std::span<const Uuid> uuids;
+  bool of_admin = true;
+  size_t left = 0;  ///< letters of names and fields that may still be looked at
+
+  bool Is(const BsonValue& v) const {
+    if (v.IsString()) return NamesUsers(v.String(), of_admin);
+    if (uuids.empty()) return false;
+    const std::optional<Uuid> uuid = UuidOf(v);
+    return uuid && std::ranges::find(uuids, *uuid) != uuids.end();
   }
-  return false;
-}
+  /// Whether a value in it names one of them. Looks no further when nothing is left.
+  bool In(BsonView document) {
+    bool with_tempusers = false, with_admin = false;
+    for (const BsonElement& e : document) {
+      if (left <= kPerField + e.name.size()) {
+        left = 0;
+        return false;
+      }
+      left -= kPerField + e.name.size();
+      if (Is(e.value)) return true;
+      if (e.value.IsString()) {
+        // { db: "admin", coll: "tempusers" }, from whatever database.
+        with_tempusers = with_tempusers || e.value.String() == "tempusers";
+        with_admin = with_admin || e.value.String() == "admin";
+        if (with_tempusers && with_admin) return true;
+      } else if ((e.value.IsDocument() || e.value.IsArray()) && In(e.value.Document())) {
+        return true;
+      }
+      if (left == 0) return false;
+    }
+    return false;
+  }
+  static constexpr size_t kPerField = 4;
+};
 
 /// Commands about roles name collections, and have no documents of these.
 bool IsOfRoles(std::string_view command) {
-  return command.substr(0, kMaxValue).find("Role") != std::string_view::npos;
+  constexpr std::string_view kNames[] = {"createRole",
+                                         "updateRole",
+                                         "dropRole",
+                                         "dropAllRolesFromDatabase",
+                                         "grantRolesToRole",
+                                         "revokeRolesFromRole",
+                                         "grantPrivilegesToRole",
+                                         "revokePrivilegesFromRole",
+                                         "rolesInfo"};
+  return std::ranges::find(kNames, command) != std::end(kNames);
 }
 
-/// Shown of a command on the collections of users: what says how, and not what.
-bool IsShownOfUsers(const BsonElement& e) {
-  if (e.value.IsString()) return NamesUsers(e.value.String(), true) || e.name == "$db";
-  constexpr std::string_view kShown[] = {"nsInfo", "lsid",        "$clusterTime",
-                                         "cursor", "readConcern", "$readPreference",
-                                         "sort",   "projection",  "writeConcern"};
-  return IsScalar(e.value) || e.value.Is(BsonType::kDate) ||
-         std::ranges::find(kShown, e.name) != std::end(kShown);
+/// Whether a field may name a collection besides the one that the command is about. All but the
+/// body's first field, which is always looked at.
+bool MayNameOthers(std::string_view command, std::string_view field) {
+  if (command == "bulkWrite") return field == "nsInfo";
+  constexpr std::string_view kNames[] = {"aggregate", "explain", "applyOps", "create", "collMod"};
+  return IsOneOf(command, kNames);
+}
+
+bool IsKnownWord(std::string_view text) {
+  constexpr std::string_view kWords[] = {
+      "local",   "majority",         "snapshot",     "linearizable",       "available",
+      "primary", "primaryPreferred", "secondary",    "secondaryPreferred", "nearest",
+      "text",    "textScore",        "queryPlanner", "executionStats",     "allPlansExecution"};
+  return std::ranges::find(kWords, text) != std::end(kWords);
+}
+
+/// Of a command on the collections of users: what says how, and not what.
+void AppendOfUsers(std::string_view field, const BsonElement& e, BsonBuilder& out) {
+  constexpr std::string_view kInto[] = {
+      "nsInfo", "lsid",       "$clusterTime", "cursor",       "$readPreference",
+      "sort",   "projection", "readConcern",  "writeConcern", "signature"};
+  const BsonValue& v = e.value;
+  const auto shown = [&] {
+    if (v.IsString())
+      return NamesUsers(v.String(), true) || IsKnownWord(v.String()) ||
+             (field.empty() && e.name == "$db") || (field == "nsInfo" && e.name == "ns");
+    return !IsSecretName(e.name) && (IsScalar(v) || v.Is(BsonType::kDate) ||
+                                     v.Is(BsonType::kTimestamp) || UuidOf(v).has_value());
+  };
+  const bool into = (v.IsDocument() || v.IsArray()) && v.size() <= kMaxShownOfUsers &&
+                    (std::ranges::find(kInto, field.empty() ? e.name : field) != std::end(kInto));
+  if (!into) {
+    if (shown())
+      out.Append(e);
+    else
+      out.Append(e.name, kRedacted);
+    return;
+  }
+  const std::string_view within = field.empty() ? e.name : field;
+  if (v.IsArray()) {
+    BsonArrayBuilder list = out.OpenArray(e.name);
+    for (const BsonElement& x : v.Document())
+      AppendOfUsers(within, {list.NextName(), x.value}, list.raw());
+  } else {
+    BsonBuilder inner = out.OpenDocument(e.name);
+    for (const BsonElement& x : v.Document()) AppendOfUsers(within, x, inner);
+  }
 }
 
 }  // namespace
@@ -202,59 +334,102 @@ bool HoldsCredentials(std::string_view db, std::string_view collection) {
 
 bool IsHidden(const BsonElement& field) { return Hides({}, false, field); }
 
-ShownCommand::ShownCommand(BsonView body, const std::vector<OpMsg::Sequence>* sequences)
-    : command_(body.First().name) {
-  if (IsOfRoles(command_)) return;
-  size_t left = kMaxLook;
-  bool of_admin = true;
-  int behind = 0;
+bool TakesSecrets(BsonView document) {
+  const std::string_view name = document.First().name;
+  return IsLogin(name) || IsOfOneUser(name);
+}
+
+bool ShownCommand::takes_secrets() const { return IsLogin(command_) || IsOfOneUser(command_); }
+
+std::vector<Uuid> CredentialUuids(Catalog& catalog) {
+  std::vector<Uuid> out;
+  for (const std::string_view name : {"system.users", "tempusers"})
+    if (const CollectionInfoPtr c = catalog.Find("admin", name)) out.push_back(c->uuid);
+  return out;
+}
+
+ShownCommand::ShownCommand(BsonView body, const CommandLook& look)
+    : command_(RuleOf(body.First().name)), of_users_(look.of_users) {
+  const std::string_view name = body.First().name;
+  if (of_users_ || IsOfRoles(name)) return;
+  Finder finder{.uuids = look.uuids};
   if (body.size() <= kMaxLook)
-    if (const BsonValue db = body["$db"]; db.IsString()) of_admin = db.String() == "admin";
-  if (NamesUsers(body, of_admin, &left)) {
-    of_users_ = true;
-    return;
-  }
+    if (const BsonValue db = body["$db"]; db.IsString()) finder.of_admin = db.String() == "admin";
+  size_t fields = 0, total = 2 * kMaxLook;
+  // What cannot be looked at is not shown: in the part that is left out, or behind too much else.
+  bool unsure = !look.whole && MayNameOthers(name, "nsInfo");
+  const auto in = [&](std::string_view field, auto&& part) {
+    const size_t most = std::min(kMaxLook, total);
+    finder.left = most;
+    const bool found = part();
+    total -= most - finder.left;
+    unsure = unsure || (finder.left == 0 && MayNameOthers(name, field));
+    return found;
+  };
   for (const BsonElement& e : body) {
-    if (left != 0 || ++behind > kMaxFieldsBehind) break;
-    if (e.value.size() > kMaxFieldBehind) continue;
-    size_t short_one = kMaxFieldBehind;
-    if ((e.value.IsString() && NamesUsers(e.value.String(), of_admin)) ||
-        ((e.value.IsDocument() || e.value.IsArray()) &&
-         NamesUsers(e.value.Document(), of_admin, &short_one)))
-      of_users_ = true;
+    const bool composite = e.value.IsDocument() || e.value.IsArray();
+    if (++fields > kMaxFields) {
+      unsure = unsure || MayNameOthers(name, "nsInfo");
+      break;
+    }
+    of_users_ = of_users_ || finder.Is(e.value) ||
+                (composite && in(e.name, [&] { return finder.In(e.value.Document()); }));
+    if (of_users_) return;
   }
-  if (sequences == nullptr) return;
-  for (const OpMsg::Sequence& s : *sequences) {
-    left = kMaxLook;
-    for (const BsonView d : s.documents)
-      if (left == 0 || (of_users_ = of_users_ || NamesUsers(d, of_admin, &left))) break;
-  }
+  if (look.sequences != nullptr)
+    for (const OpMsg::Sequence& s : *look.sequences)
+      of_users_ = of_users_ || in(s.name, [&] {
+                    for (const BsonView d : s.documents)
+                      if (finder.In(d)) return true;
+                    return false;
+                  });
+  of_users_ = of_users_ || unsure;
 }
 
 void ShownCommand::Append(const BsonElement& field, BsonBuilder& out) const {
   if (of_users_ && field.name == "explain" && field.value.IsDocument()) {
     BsonBuilder inner = out.OpenDocument(field.name);
     for (const BsonElement& e : field.value.Document()) Append(e, inner);
-  } else if (of_users_ && !IsShownOfUsers(field)) {
+  } else if (of_users_ && takes_secrets() && Hides(command_, true, field)) {
     out.Append(field.name, kRedacted);
+  } else if (of_users_) {
+    AppendOfUsers({}, field, out);
   } else {
-    AppendField(command_, true, field, out);
+    AppendField(command_, true, field.name == "explain", field, out);
   }
 }
 
-void ShownCommand::AppendDocument(BsonView document, BsonArrayBuilder& out) const {
-  if (of_users_ && document["ns"].missing()) {
+void ShownCommand::AppendDocument(std::string_view name, BsonView document,
+                                  BsonArrayBuilder& out) const {
+  if (of_users_ && name != "nsInfo") {
     out.Append(kRedacted);
     return;
   }
   BsonBuilder inner = out.OpenDocument();
-  AppendFields(CommandOf(document, command_), document, inner);
+  if (!of_users_) return AppendPart(command_, document, inner);
+  for (const BsonElement& e : document) AppendOfUsers(name, e, inner);
 }
 
-BsonDocument RedactedCommand(BsonView command) {
-  const ShownCommand shown(command);
+BsonDocument RedactedCommand(BsonView command, const CommandLook& look) {
+  const ShownCommand shown(command, look);
   return BuildBson([&](BsonBuilder& b) {
     for (const BsonElement& e : command) shown.Append(e, b);
+  });
+}
+
+BsonDocument ShownDefinition(std::string_view db, std::string_view collection,
+                             std::string_view view_on, BsonView definition) {
+  Finder finder{.uuids = {}, .of_admin = db == "admin", .left = ShownCommand::kMaxLook};
+  const bool of_users = HoldsCredentials(db, collection) || NamesUsers(view_on, db == "admin") ||
+                        finder.In(definition) || finder.left == 0;
+  return BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : definition) {
+      const bool names = e.name == "key" || e.name == "name" || e.name == "viewOn";
+      if (of_users && !names && !IsScalar(e.value))
+        b.Append(e.name, kRedacted);
+      else
+        AppendField({}, false, false, e, b);
+    }
   });
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_view.h"
 #include "protocol/wire_message.h"
+#include "storage/catalog/catalog.h"
 
 namespace mayfly {
 
@@ -21,24 +23,40 @@ bool IsSecretName(std::string_view field);
 /// Whether documents of this collection have credentials: those of users, and the log of a set.
 bool HoldsCredentials(std::string_view db, std::string_view collection);
 
+/// UUIDs of the collections of users, by which commands can name them as well.
+std::vector<Uuid> CredentialUuids(Catalog& catalog);
+
+/// What is known of a command besides its body.
+struct CommandLook {
+  const std::vector<OpMsg::Sequence>* sequences = nullptr;
+  std::span<const Uuid> uuids = {};  ///< CredentialUuids
+  /// It reads or writes a collection of users, whatever it names: a cursor's, or by way of a view.
+  bool of_users = false;
+  /// The body has all of its fields; else what is left out may name the collections of users.
+  bool whole = true;
+};
+
 /// What may be shown of one command: in logs, currentOp, the profiler, the audit log and messages.
-/// Hidden are fields with secret names (IsSecretName), messages of logins, also of those within
-/// `hello`, `explain` and applyOps; fields that createUser, updateUser and rotateCertificates do
-/// not take, since one may be the password under a wrong name; and every document, array and text
-/// of a command that names the collections of users (admin.system.users, admin.tempusers)
-/// anywhere. Views into the command.
+/// Every place that shows a command or a part of one asks this class. Hidden are fields with secret
+/// names (IsSecretName), messages of logins, also of those within `hello`, `explain` and applyOps;
+/// fields that commands for users and rotateCertificates do not take, since one may be the password
+/// under a wrong name; and every document, array, text and number with an unknown purpose of a
+/// command that names the collections of users (admin.system.users, admin.tempusers) anywhere, or
+/// may do so where it cannot be looked at. Views into the command.
 class ShownCommand {
  public:
-  /// Looks through the first kMaxLook bytes for the collections of users, and at short fields
-  /// behind them.
-  explicit ShownCommand(BsonView body, const std::vector<OpMsg::Sequence>* sequences = nullptr);
-  /// Whether it names the collections of users.
+  /// Looks at kMaxLook letters of names and fields of each field, of twice as many in all; long
+  /// texts cost nothing.
+  explicit ShownCommand(BsonView body, const CommandLook& look = {});
+  /// Whether it names the collections of users: then its error's message is not shown either.
   bool of_users() const { return of_users_; }
+  /// Whether it is a login or for users, by the rules of which it is shown.
+  bool takes_secrets() const;
   /// A top-level field as it may be shown; as long as the field.
   void Append(const BsonElement& field, BsonBuilder& out) const;
-  /// One of the documents of its sequences.
-  void AppendDocument(BsonView document, BsonArrayBuilder& out) const;
-  static constexpr size_t kMaxLook = 256 * 1024;
+  /// One of the documents of its sequence `name`.
+  void AppendDocument(std::string_view name, BsonView document, BsonArrayBuilder& out) const;
+  static constexpr size_t kMaxLook = 1024 * 1024;
 
  private:
   std::string_view command_;
@@ -46,7 +64,15 @@ class ShownCommand {
 };
 
 /// A document of a command without its secrets, when only a part of the command is at hand.
-BsonDocument RedactedCommand(BsonView command);
+BsonDocument RedactedCommand(BsonView command, const CommandLook& look = {});
+/// What may be shown of the definition of a collection or an index (options, a view's pipeline, a
+/// validator, the filter of an index): of one that is made on the collections of users only names.
+/// `view_on`: of a view; else empty.
+BsonDocument ShownDefinition(std::string_view db, std::string_view collection,
+                             std::string_view view_on, BsonView definition);
+/// Whether a document within a command is a login, or a command for users, which have rules of
+/// their own: as text it is not shown at all.
+bool TakesSecrets(BsonView document);
 /// Whether the value of a field outside of a login is hidden.
 bool IsHidden(const BsonElement& field);
 

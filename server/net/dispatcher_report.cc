@@ -10,7 +10,8 @@ bool Dispatcher::AdmitStranger() {
 }
 
 void Dispatcher::Report(RequestState& s, const Error* error, int64_t micros, int64_t reply_bytes) {
-  const FinishedOperation f{*s.op, s.report, s.ctx->client, s.request, micros, error, reply_bytes};
+  const FinishedOperation f{*s.op,  s.report, s.ctx->client, s.request,
+                            micros, error,    reply_bytes,   &server_};
   Profiler::Verdict v = server_.profiler().Judge(f);
   // Who has not logged in writes to no collection, and pushes out no entries of others.
   const bool stranger = s.ctx->connection != nullptr && s.ctx->connection->BeforeLogin();
