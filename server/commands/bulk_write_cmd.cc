@@ -1,6 +1,8 @@
 #include <limits>
 
 #include "protocol/error_text.h"
+#include "protocol/large_memory.h"
+#include "query/expression/parse_work.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/data_services.h"
 #include "server/dispatch/dump_deadlines.h"
@@ -108,8 +110,8 @@ Result<BulkOp> ParseOp(BsonView doc, size_t namespaces, Instant now) {
 
 struct BulkNamespace {
   std::string_view db, collection;
-  std::optional<Uuid> uuid;  ///< of the only collection that is meant
-  std::unique_ptr<WriteCommand> command;
+  std::optional<Uuid> uuid;               ///< of the only collection that is meant
+  std::unique_ptr<WriteCommand> command;  ///< null: no op names it
 };
 
 Result<BulkNamespace> ParseNamespace(BsonView doc) {
@@ -192,7 +194,8 @@ class BulkStatements final : public WriteStatements {
   size_t size() const override { return ops_.size(); }
   bool NeedsWorker() const override { return true; }
   Result<void> Open(StatementRunner& runner) override {
-    for (const BulkNamespace& n : namespaces_) runner.Attach(*n.command);
+    for (const BulkNamespace& n : namespaces_)
+      if (n.command) runner.Attach(*n.command);
     return Ok();
   }
   /// Neighbours on one namespace share write units.
@@ -254,65 +257,120 @@ class BulkStatements final : public WriteStatements {
   std::vector<BsonView> documents_;  // of the insert that runs
 };
 
+/// The command's own fields. Views point into the request.
+struct BulkArgs {
+  std::vector<BsonView> ops, namespaces;
+  bool ordered = true, errors_only = false, bypass = false, keep_empty_timestamps = false;
+  BsonView let;
+  StatementIds statement_ids;
+  int64_t batch_size = std::numeric_limits<int64_t>::max();
+};
+
+Result<BulkArgs> ReadBulkArgs(const CommandRequest& req) {
+  ArgReader in(req);
+  BulkArgs a;
+  in.Any("bulkWrite");
+  a.ops = in.Documents("ops");
+  a.namespaces = in.Documents("nsInfo");
+  a.ordered = in.BoolOr("ordered", true);
+  a.errors_only = in.BoolOr("errorsOnly", false);
+  a.bypass = in.LooseBoolOr("bypassDocumentValidation", false);
+  a.keep_empty_timestamps = in.BoolOr("bypassEmptyTsReplacement", false);
+  a.let = in.DocumentOr("let");
+  const std::optional<BsonView> cursor = in.OptDocument("cursor");
+  a.statement_ids.ids = in.OptArray("stmtIds");
+  a.statement_ids.first = in.OptInt64("stmtId");
+  MAYFLY_TRY(in.Finish());
+  if (cursor) {
+    ArgReader c("bulkWrite.cursor", *cursor);
+    if (c.Has("batchSize")) a.batch_size = c.NonNegativeOr("batchSize", 0);
+    MAYFLY_TRY(c.Finish());
+  }
+  if (a.ops.empty() || a.ops.size() > kMaxOps)
+    return Error{ErrorCode::kInvalidLength, "Write batch sizes must be between 1 and 100000. Got " +
+                                                std::to_string(a.ops.size()) + " operations."};
+  // Each op names one.
+  if (a.namespaces.size() > kMaxOps)
+    return Error{ErrorCode::kInvalidLength,
+                 "BSON field 'bulkWrite.nsInfo' has " + std::to_string(a.namespaces.size()) +
+                     " namespaces, and may have 100000: name only those that 'ops' needs"};
+  return a;
+}
+
+/// What the command is read into: many times the bytes on the wire, so it is charged.
+struct BulkParsed {
+  std::vector<BulkNamespace> namespaces;
+  std::vector<BulkOp> ops;
+  int64_t inserts = 0, updates = 0, deletes = 0;
+
+  /// `bytes` more are about to be used. Errors: ExceededMemoryLimit 146.
+  Result<void> Charge(size_t bytes) {
+    bytes_ += bytes;
+    return hold_.Set(bytes_);
+  }
+
+ private:
+  size_t bytes_ = 0;
+  large_memory::Hold hold_;
+};
+
+/// On a worker. Errors: 146, those of an interrupt, and those of the parts.
+Result<void> ParseBulk(CommandContext& ctx, const BulkArgs& a, BulkParsed* parsed) {
+  ParseWork work(&ctx.op);
+  MAYFLY_TRY(
+      parsed->Charge(a.namespaces.size() * sizeof(BulkNamespace) + a.ops.size() * sizeof(BulkOp)));
+  parsed->namespaces.reserve(a.namespaces.size());
+  for (BsonView doc : a.namespaces) {
+    MAYFLY_TRY(ParseWork::Step());
+    MAYFLY_TRY(BulkNamespace n, ParseNamespace(doc));
+    parsed->namespaces.push_back(std::move(n));
+  }
+  parsed->ops.reserve(a.ops.size());
+  for (BsonView doc : a.ops) {
+    MAYFLY_TRY(ParseWork::Step());
+    MAYFLY_TRY(BulkOp op, ParseOp(doc, parsed->namespaces.size(), ctx.op.now));
+    if (!op.update.array_filters.empty()) {
+      MAYFLY_TRY(parsed->Charge(op.update.array_filters.capacity() * sizeof(BsonView)));
+    }
+    parsed->inserts += op.kind == BulkOp::Kind::kInsert;
+    parsed->updates += op.kind == BulkOp::Kind::kUpdate;
+    parsed->deletes += op.kind == BulkOp::Kind::kDelete;
+    parsed->ops.push_back(std::move(op));
+  }
+  for (const BulkOp& op : parsed->ops) {
+    BulkNamespace& n = parsed->namespaces[op.ns];
+    if (n.command) continue;
+    MAYFLY_TRY(ParseWork::Step(8));
+    // Each has the variables of `let`.
+    MAYFLY_TRY(parsed->Charge(sizeof(WriteCommand) + n.db.size() + n.collection.size() +
+                              2 * static_cast<size_t>(a.let.size())));
+    n.command =
+        std::make_unique<WriteCommand>(WriteServicesOf(ctx.data), ctx.op, n.db, n.collection);
+    n.command->set_bypass_validation(a.bypass);
+    n.command->set_keep_empty_timestamps(a.keep_empty_timestamps);
+    if (n.uuid) n.command->set_collection_uuid(*n.uuid);
+    MAYFLY_TRY(n.command->SetLet(a.let));
+  }
+  return Ok();
+}
+
 Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& req,
                                      BsonBuilder& reply) {
   MAYFLY_CO_TRY(RefuseDeadlineField(ctx, "bulkWrite"));
-  ArgReader in(req);
-  in.Any("bulkWrite");
-  const std::vector<BsonView> op_documents = in.Documents("ops");
-  const std::vector<BsonView> ns_documents = in.Documents("nsInfo");
-  const bool ordered = in.BoolOr("ordered", true);
-  const bool errors_only = in.BoolOr("errorsOnly", false);
-  const bool bypass = in.LooseBoolOr("bypassDocumentValidation", false);
-  const bool keep_empty_timestamps = in.BoolOr("bypassEmptyTsReplacement", false);
-  const BsonView let = in.DocumentOr("let");
-  const std::optional<BsonView> cursor = in.OptDocument("cursor");
-  StatementIds statement_ids;
-  statement_ids.ids = in.OptArray("stmtIds");
-  statement_ids.first = in.OptInt64("stmtId");
-  MAYFLY_CO_TRY(in.Finish());
-  int64_t batch_size = std::numeric_limits<int64_t>::max();
-  if (cursor) {
-    ArgReader c("bulkWrite.cursor", *cursor);
-    if (c.Has("batchSize")) batch_size = c.NonNegativeOr("batchSize", 0);
-    MAYFLY_CO_TRY(c.Finish());
-  }
-  if (op_documents.empty() || op_documents.size() > kMaxOps)
-    co_return Error{ErrorCode::kInvalidLength,
-                    "Write batch sizes must be between 1 and 100000. Got " +
-                        std::to_string(op_documents.size()) + " operations."};
+  MAYFLY_CO_TRY(const BulkArgs args, ReadBulkArgs(req));
   co_await ctx.MoveToWorker();
-  std::vector<BulkNamespace> namespaces;
-  for (BsonView doc : ns_documents) {
-    MAYFLY_CO_TRY(BulkNamespace n, ParseNamespace(doc));
-    n.command =
-        std::make_unique<WriteCommand>(WriteServicesOf(ctx.data), ctx.op, n.db, n.collection);
-    n.command->set_bypass_validation(bypass);
-    n.command->set_keep_empty_timestamps(keep_empty_timestamps);
-    if (n.uuid) n.command->set_collection_uuid(*n.uuid);
-    MAYFLY_CO_TRY(n.command->SetLet(let));
-    namespaces.push_back(std::move(n));
-  }
-  std::vector<BulkOp> ops;
-  ops.reserve(op_documents.size());
-  int64_t inserts = 0, updates = 0, deletes = 0;
-  for (BsonView doc : op_documents) {
-    MAYFLY_CO_TRY(BulkOp op, ParseOp(doc, namespaces.size(), ctx.op.now));
-    inserts += op.kind == BulkOp::Kind::kInsert;
-    updates += op.kind == BulkOp::Kind::kUpdate;
-    deletes += op.kind == BulkOp::Kind::kDelete;
-    ops.push_back(std::move(op));
-  }
+  BulkParsed parsed;
+  MAYFLY_CO_TRY(ParseBulk(ctx, args, &parsed));
   ctx.EditReport([&](OperationReport& r) { r.ns = kNamespace; });
   auto& counters = ctx.data.metrics().opcounters;
-  counters.insert.Add(inserts);
-  counters.update.Add(updates);
-  counters.remove.Add(deletes);
+  counters.insert.Add(parsed.inserts);
+  counters.update.Add(parsed.updates);
+  counters.remove.Add(parsed.deletes);
 
-  BulkReply out(errors_only);
-  BulkStatements statements(ops, namespaces, ordered, &out);
+  BulkReply out(args.errors_only);
+  BulkStatements statements(parsed.ops, parsed.namespaces, args.ordered, &out);
   StatementRunner runner(ctx);
-  MAYFLY_CO_TRY(co_await runner.RunStatements(statements, statement_ids));
+  MAYFLY_CO_TRY(co_await runner.RunStatements(statements, args.statement_ids));
   const BulkCounts& c = out.counts;
   auto& documents = ctx.data.metrics().documents;
   documents.inserted.Add(c.inserted + c.upserted);
@@ -321,7 +379,8 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
 
   auto client = MakeClientCursor(ctx, req, kNamespace);
   client->cursor = std::make_unique<ListCursor>(out.TakeItems());
-  MAYFLY_CO_TRY(ReplyFirstBatch(ctx.data.cursors(), ctx.op, std::move(client), batch_size, reply));
+  MAYFLY_CO_TRY(
+      ReplyFirstBatch(ctx.data.cursors(), ctx.op, std::move(client), args.batch_size, reply));
   reply.Append("nErrors", static_cast<int32_t>(c.errors))
       .Append("nInserted", static_cast<int32_t>(c.inserted))
       .Append("nMatched", static_cast<int32_t>(c.matched))
@@ -329,7 +388,8 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
       .Append("nUpserted", static_cast<int32_t>(c.upserted))
       .Append("nDeleted", static_cast<int32_t>(c.deleted));
   int64_t clamped = 0;
-  for (const BulkNamespace& n : namespaces) clamped += n.command->expiry_clamped();
+  for (const BulkNamespace& n : parsed.namespaces)
+    if (n.command) clamped += n.command->expiry_clamped();
   if (clamped > 0) reply.Append("expiryClamped", static_cast<int32_t>(clamped));
   runner.retry().AppendRetried(reply);
   co_return Ok();

@@ -98,6 +98,8 @@ Connection::Connection(IoThread& thread, ClientSocket socket, std::string remote
 }
 
 Connection::~Connection() {
+  // One that ended by an exception may still show an operation, which goes before the slot does.
+  slot_.End();
   AbandonLogin();
   AuditLogout(kConnectionEnds);
   thread_.server().network_buffers().Give(in_counted_ + unpacked_counted_);
@@ -121,36 +123,43 @@ Connection::~Connection() {
 IoExecutor Connection::io_executor() { return thread_.executor(); }
 
 Result<void> Connection::LoggedIn() {
-  // The same user again has a place already.
-  if (user_place_ == nullptr) {
-    MAYFLY_TRY(TakeUserPlace());
+  Result<void> stays = Ok();
+  try {
+    std::optional<UserName> name = login.access->user.name;
+    // The same user again has a place already.
+    if (user_place_ == nullptr) stays = TakeUserPlace();
+    if (stays) slot_.SetUser(std::move(name));
+  } catch (...) {
+    // Without memory for all of it, nobody is logged in.
+    login.Forget();
+    user_place_.reset();
+    slot_.SetUser(std::nullopt);
+    throw;
   }
-  ticket_.set_unknown(nullptr);
+  if (!stays) login.Forget();
+  if (stays) ticket_.set_unknown(nullptr);
   SetFlush();
-  slot_.SetUser(login.access->user.name);
-  return Ok();
+  return stays;
 }
 
 Result<void> Connection::TakeUserPlace() {
+  std::shared_ptr<void> place = thread_.limits().EnterUser(login.access->user.name);
+  if (place == nullptr)
+    return Error{ErrorCode::kAuthenticationFailed,
+                 "Too many connections of the user " + login.access->user.name.Shown() +
+                     ": maxConnectionsPerUser is " + std::to_string(thread_.limits().per_user())};
   if (ticket_.extra()) [[unlikely]] {
     // Users who may end others' operations can connect when all places are taken.
-    if (!login.access->privileges.AllowsOnCluster({Action::killop}) || !ticket_.Keep()) {
-      login.Forget();
+    if (!login.access->privileges.AllowsOnCluster({Action::killop}) || !ticket_.Keep())
       return Error{
           ErrorCode::kAuthenticationFailed,
           "Too many open connections: those above maxIncomingConnections are for users with "
           "the action killop on the cluster, " +
               std::to_string(ConnectionGate::kAdministrators) + " at a time"};
-    }
     admitted_ = true;
   }
-  user_place_ = thread_.limits().EnterUser(login.access->user.name);
-  if (user_place_ != nullptr) return Ok();
-  const std::string name = login.access->user.name.Shown();
-  login.Forget();
-  return Error{ErrorCode::kAuthenticationFailed, "Too many connections of the user " + name +
-                                                     ": maxConnectionsPerUser is " +
-                                                     std::to_string(thread_.limits().per_user())};
+  user_place_ = std::move(place);
+  return Ok();
 }
 
 void Connection::AuditLogout(std::string_view reason) {

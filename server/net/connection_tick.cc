@@ -88,7 +88,7 @@ Awaitable<void> Connection::ReadIdleLogin(IoThread& thread, std::weak_ptr<Connec
   // A command that has begun meanwhile looks itself.
   if (!(c.reading_ || c.idle_wait_) || c.login.access != was || !ended) co_return;
   if (ended.value().empty())
-    c.login.Set(std::move(state.access));
+    c.login.Set(state.access);
   else
     c.LogOut(ended.value());
 }

@@ -27,59 +27,10 @@ namespace {
 
 /// Bytes of an error for a client: it may quote the client's own data.
 constexpr size_t kMaxErrorMessage = 16 * 1024;
-/// A request of more bytes than this goes to a worker: whatever the command does with it may take
-/// long.
-constexpr int32_t kShortRequest = 4 * 1024;
 /// A reply of more bytes than this is compressed, or given its checksum, on a worker: zlib takes
 /// some 50 ns for a byte, the others take 10.
 constexpr size_t kLongReply = 64 * 1024;
 constexpr size_t kLongZlibReply = 16 * 1024;
-
-/// Fields that API version 1 leaves out of commands it has (manual: "Stable API", parameters).
-struct StrictRow {
-  std::string_view command;
-  std::initializer_list<std::string_view> refused;
-};
-const StrictRow kStrictRows[] = {
-    {"create", {"autoIndexId", "capped", "indexOptionDefaults", "max", "size", "storageEngine"}},
-    {"find",
-     {"awaitData", "max", "min", "noCursorTimeout", "oplogReplay", "returnKey", "showRecordId",
-      "tailable"}},
-};
-constexpr std::string_view kStrictIndexFields[] = {"background", "bucketSize", "sparse",
-                                                   "storageEngine"};
-
-Error NotInV1(std::string_view command, std::string_view field) {
-  return {ErrorCode::kAPIStrictError, "BSON field '" + std::string(command) + "." +
-                                          std::string(field) +
-                                          "' is not allowed with apiStrict:true."};
-}
-
-Result<void> CheckStrictFields(std::string_view command, const CommandFields& fields) {
-  for (const StrictRow& row : kStrictRows) {
-    if (row.command != command) continue;
-    for (const CommandField& f : fields)
-      for (std::string_view refused : row.refused)
-        if (f.name == refused && (!f.value.Is(BsonType::kBool) || f.value.Truthy()))
-          return NotInV1(command, refused);
-  }
-  if (command != "createIndexes") return Ok();
-  for (const CommandField& f : fields) {
-    if (f.name != "indexes" || !f.value.IsArray()) continue;
-    for (const BsonElement& index : f.value.Document()) {
-      if (!index.value.IsDocument()) continue;
-      for (std::string_view refused : kStrictIndexFields)
-        if (!index.value.Document()[refused].missing())
-          return NotInV1("createIndexes.indexes", refused);
-      if (const BsonValue key = index.value.Document()["key"]; key.IsDocument())
-        for (const BsonElement& k : key.Document())
-          if (k.value.IsString() && k.value.String() == "text")
-            return Error{ErrorCode::kAPIStrictError,
-                         "The index type 'text' is not allowed with apiStrict:true."};
-    }
-  }
-  return Ok();
-}
 
 /// The client's application name; at the first hello only the command has it.
 std::string AppName(Connection& c, const CommandRequest& req) {
@@ -175,34 +126,6 @@ void Dispatcher::ReplyError(RequestState& s, std::string& out, const Error& erro
   FinishMessage(out, s.reply_start);
 }
 
-Result<void> Dispatcher::CheckApiVersion(const RequestState& s) {
-  const GenericArguments& g = s.request.generic;
-  if (g.api_version.empty()) {
-    if (g.api_strict || g.api_deprecation_errors)
-      return Error{LocationCode(4886600),
-                   "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion"};
-    if (server_.settings().require_api_version.load(std::memory_order_relaxed) &&
-        !(s.row->flags & kNoAuth))
-      return Error{
-          LocationCode(498870),
-          "The apiVersion parameter is required, please configure your MongoClient's API version"};
-    return Ok();
-  }
-  if (g.api_version != "1") return Error{ErrorCode::kAPIVersionError, "API version must be \"1\""};
-  if (g.api_strict && !(s.row->flags & kApiV1))
-    return Error{ErrorCode::kAPIStrictError, "Provided apiStrict:true, but the command " +
-                                                 std::string(s.row->name) +
-                                                 " is not in API Version 1"};
-  if (g.api_strict) {
-    MAYFLY_TRY(CheckStrictFields(s.row->name, s.request.fields));
-  }
-  if (g.api_deprecation_errors && (s.row->flags & kDeprecatedInV1))
-    return Error{ErrorCode::kAPIDeprecationError,
-                 "Provided apiDeprecationErrors:true, but the command " + std::string(s.row->name) +
-                     " is deprecated in API Version 1"};
-  return Ok();
-}
-
 Result<void> Dispatcher::CheckTransaction(RequestState& s) {
   const GenericArguments& g = s.request.generic;
   if (!g.txn_number)
@@ -231,55 +154,6 @@ Result<void> Dispatcher::CheckTransaction(RequestState& s) {
   return Ok();
 }
 
-/// REQUIRES: the request names a session or a transaction.
-Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
-  const GenericArguments& g = s.request.generic;
-  // A session belongs to a user: commands before a login have none.
-  if (c.BeforeLogin()) return Ok();
-  if (g.lsid.missing())
-    return Error{ErrorCode::kInvalidOptions,
-                 g.txn_number ? "Transaction number requires a session ID to also be specified"
-                              : "'autocommit' and 'startTransaction' require a transaction number"};
-  std::string_view id;
-  for (const BsonElement& e : g.lsid.Document()) {
-    if (e.name == "id") {
-      if (!e.value.Is(BsonType::kBinary) || e.value.BinarySubtype() != 4)
-        return Error{ErrorCode::kTypeMismatch, "BSON field 'lsid.id' is the wrong type '" +
-                                                   std::string(BsonTypeName(e.value.type())) +
-                                                   "', expected a UUID"};
-      if (e.value.BinaryData().size() != 16)
-        return Error{ErrorCode::kInvalidUUID,
-                     "uuid must be a 16-byte binary field with UUID (4) subtype"};
-      id = e.value.BinaryData();
-    } else if (e.name == "uid" && s.ctx->access != nullptr) {
-      if (!e.value.Is(BsonType::kBinary) || e.value.BinaryData() != c.login.digest)
-        return Error{ErrorCode::kUnauthorized,
-                     "lsid.uid is another user's: leave it out, sessions are those of who is "
-                     "logged in"};
-    } else if (e.name != "uid" && e.name != "txnNumber" && e.name != "txnUUID") {
-      return Error{ErrorCode::kUnknownField,
-                   "BSON field 'lsid." + std::string(e.name) + "' is an unknown field."};
-    }
-  }
-  if (id.empty())
-    return Error{ErrorCode::kMissingField, "BSON field 'lsid.id' is missing but a required field"};
-  char of_user[kSessionKeyBytes];
-  if (s.ctx->access != nullptr) id = SessionKey(id, c.login.digest, of_user);
-  if (!c.last_session || c.last_session->id() != id ||
-      c.last_session->ended.load(std::memory_order_relaxed)) {
-    MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now, c.slot().address));
-  } else {
-    c.last_session->Touch(s.op->now);
-    // It timed out in the same moment.
-    if (c.last_session->ended.load()) [[unlikely]] {
-      MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now, c.slot().address));
-    }
-  }
-  s.ctx->session = c.last_session.get();
-  if (g.txn_number || g.autocommit_given || g.start_transaction) return CheckTransaction(s);
-  return Ok();
-}
-
 Result<void> Dispatcher::ReadConcern(RequestState& s) {
   const BsonValue rc = s.request.generic.read_concern;
   if (rc.missing()) return Ok();
@@ -304,7 +178,7 @@ static Result<void> CheckSequences(std::string_view command, const CommandReques
   return Ok();
 }
 
-Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
+Result<void> Dispatcher::CheckCommand(RequestState& s) {
   const CommandRequest& req = s.request;
   if (req.fields.empty())
     return Error{ErrorCode::kCommandNotFound, "no command in an empty document"};
@@ -322,29 +196,24 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   if (!req.sequences.empty()) {
     MAYFLY_TRY(CheckSequences(s.row->name, req));
   }
-  if (server_.access().enforced()) {
-    MAYFLY_TRY(Authorize(c, s));
-  }
-  const uint32_t flags = s.row->flags;
-  if ((flags & kTestOnly) && !server_.config_allows_test_commands())
-    return Error{ErrorCode::kCommandNotFound,
-                 "no such command: '" + std::string(req.name) + "' (it needs --testClock)"};
-  if ((flags & kTestCommand) && !server_.settings().enable_test_commands)
-    return Error{ErrorCode::kCommandNotFound, "no such command: '" + std::string(req.name) + "'"};
-  if ((flags & kAdminOnly) && req.db != "admin")
-    return Error{ErrorCode::kUnauthorized,
-                 std::string(s.row->name) + " may only be run against the admin database."};
-  if (server_.shutting_down())
-    return Error{ErrorCode::kInterruptedAtShutdown, "interrupted at shutdown"};
-  if (AuditLog* audit = server_.audit(); audit != nullptr && audit->watches_commands())
-      [[unlikely]] {
-    MAYFLY_TRY(AuditAllowedCommand(*s.ctx, *s.row, req));
-  }
+  int64_t limit = req.generic.max_time_ms;
+  if (limit == 0 && (s.row->flags & kReadOnly))
+    limit = server_.settings().max_time_ms_default.load(std::memory_order_relaxed);
+  // A getMore's is its wait for data; the cursor has the remaining time.
+  if (limit != 0 && s.row->name != "getMore") s.op->deadline_micros = s.start_micros + limit * 1000;
+  return Ok();
+}
+
+Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
+  MAYFLY_TRY(CheckCommand(s));
+  MAYFLY_TRY(Decide(c, s));
+  return CheckRest(c, s);
+}
+
+Result<void> Dispatcher::CheckRest(Connection& c, RequestState& s) {
+  const CommandRequest& req = s.request;
   const GenericArguments& g = req.generic;
-  if (!g.api_version.empty() || g.api_strict || g.api_deprecation_errors ||
-      server_.settings().require_api_version.load(std::memory_order_relaxed)) {
-    MAYFLY_TRY(CheckApiVersion(s));
-  }
+  const uint32_t flags = s.row->flags;
   if (!g.lsid.missing() || g.txn_number || g.autocommit_given || g.start_transaction) {
     MAYFLY_TRY(UseSession(c, s));
   }
@@ -353,7 +222,7 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
     s.op->cluster_time = set->cluster_time();
     if (!g.cluster_time.missing()) {
       MAYFLY_TRY(replication_gate::CheckClusterTime(server_, g.cluster_time.Document(),
-                                                    s.ctx->access, s.op->now));
+                                                    s.ctx->access.get(), s.op->now));
     }
     MAYFLY_TRY(replication_gate::CheckState(*set, *s.row, req, s.legacy && (s.query.flags & 4)));
   }
@@ -379,33 +248,12 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
     if (wc.wtimeout_ms > 0)
       s.op->commit_deadline_micros = s.start_micros + MicrosOf(wc.wtimeout_ms);
   }
-  int64_t limit = g.max_time_ms;
-  if (limit == 0 && (flags & kReadOnly))
-    limit = server_.settings().max_time_ms_default.load(std::memory_order_relaxed);
-  // A getMore's is its wait for data; the cursor has the remaining time.
-  if (limit != 0 && s.row->name != "getMore") s.op->deadline_micros = s.start_micros + limit * 1000;
   return Ok();
-}
-
-/// Whether it goes to a worker, whatever the command: only inserts may be large and short, and
-/// check themselves.
-static bool IsLong(const RequestState& s) {
-  return s.header.length > kShortRequest && s.row->name != "insert";
 }
 
 static Result<void> RunParsing(RequestState& s) {
   ParseWork work(&*s.op);
   return s.row->run(*s.ctx, s.request, *s.reply);
-}
-
-/// The command's answer without a coroutine or a worker, if possible. REQUIRES: run_now.
-static std::optional<Result<void>> TryNow(RequestState& s, std::string& out) {
-  ParseWork work(&*s.op);
-  std::optional<Result<void>> answer = s.row->run_now(*s.ctx, s.request, *s.reply);
-  if (answer) return answer;
-  s.reply->Abandon();
-  s.reply.emplace(out);
-  return std::nullopt;
 }
 
 /// Whether the command is about <db>.system.profile.
@@ -415,14 +263,12 @@ static bool OnProfile(const CommandRequest& req) {
 
 Result<void> Dispatcher::Parse(RequestState& s) {
   CommandRequest& req = s.request;
-  req.db = {};
   if (s.legacy) {
     req.sequences.clear();
     req.exhaust_allowed = false;
-    Result<void> parsed = ParseCommandFields(s.query.query, &req);
     // "admin.$cmd": the database is in the namespace.
-    req.db = SplitNamespace(s.query.ns).db.substr(0, kMostOfDatabaseName);
-    return parsed;
+    return ParseCommandFields(s.query.query, &req,
+                              SplitNamespace(s.query.ns).db.substr(0, kMostOfDatabaseName));
   }
   req.sequences.swap(s.msg.sequences);
   req.exhaust_allowed = (s.msg.flags & kMsgExhaustAllowed) != 0;
@@ -450,7 +296,8 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
   s.row = nullptr;
   s.fail.reset();
   s.answer.reset();
-  s.user_again = false;
+  s.user_again = s.decides_long = false;
+  s.writes_users = {};
   const CommandRequest& req = s.request;
   Result<void> parsed = Parse(s);
   // No command has a name as long, and to look for one takes as long as it is.
@@ -460,6 +307,11 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
   if (c.login.access != nullptr && parsed && s.row != nullptr && (s.row->flags & kNoAuth) == 0 &&
       c.login.access->generation != server_.access().users().generation()) [[unlikely]] {
     s.user_again = true;
+    BeginSlot(c, s);
+    return false;
+  }
+  if (parsed && DecidesLong(c, s)) [[unlikely]] {
+    s.decides_long = true;
     BeginSlot(c, s);
     return false;
   }
@@ -519,6 +371,19 @@ bool Dispatcher::Proceed(Connection& c, RequestState& s, std::string& out, Resul
   return Finish(c, s, out, RunHere(s));
 }
 
+std::optional<Result<void>> Dispatcher::TryNow(RequestState& s, std::string& out) {
+  try {
+    ParseWork work(&*s.op);
+    std::optional<Result<void>> answer = s.row->run_now(*s.ctx, s.request, *s.reply);
+    if (answer) return answer;
+  } catch (...) {
+    return Unexpected(s);
+  }
+  s.reply->Abandon();
+  s.reply.emplace(out);
+  return std::nullopt;
+}
+
 Result<void> Dispatcher::RunHere(RequestState& s) {
   try {
     return RunParsing(s);
@@ -528,11 +393,11 @@ Result<void> Dispatcher::RunHere(RequestState& s) {
 }
 
 Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out) {
-  if (s.user_again) [[unlikely]] {
-    s.user_again = false;
-    Result<void> read = co_await ReadUserAgain(c, s);
-    if (read) read = Check(c, s);
-    if (Proceed(c, s, out, std::move(read))) co_return;
+  if (s.user_again || s.decides_long) [[unlikely]] {
+    Result<void> decided = co_await DecideOnWorker(c, s);
+    s.user_again = s.decides_long = false;
+    if (decided) decided = CheckRest(c, s);
+    if (Proceed(c, s, out, std::move(decided))) co_return;
   }
   if (s.answer) co_return co_await FinishLong(c, s, out);
   Result<void> result = Ok();
@@ -557,17 +422,23 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
   if (set != nullptr && result && replication_gate::MustWaitBefore(*set, ctx))
     result = co_await replication_gate::WaitBefore(ctx);
   TransactionPtr transaction;
-  if (result && InTransaction(s)) [[unlikely]] {
-    result = co_await TransactionsOf(server_)->Begin(ctx, *s.row, s.request, &transaction);
-    if (result && !transaction->IsSmall()) co_await ctx.MoveToWorker();
-  }
-  std::optional<Result<void>> now;
-  // Outside of a transaction this was tried before there was a coroutine.
-  if (result && transaction && s.row->run_now != nullptr && !ctx.on_worker && !s.fail && !IsLong(s))
-    now = TryNow(s, out);
-  if (result) {
+  bool ran = false;
+  // From here on whatever throws is an answer: the transaction must know that its command is over.
+  try {
+    if (result && InTransaction(s)) [[unlikely]] {
+      result = co_await TransactionsOf(server_)->Begin(ctx, *s.row, s.request, &transaction);
+      if (result && !transaction->IsSmall()) co_await ctx.MoveToWorker();
+    }
+    ran = result.has_value();
+    std::optional<Result<void>> now;
+    // Outside of a transaction this was tried before there was a coroutine.
+    if (result && transaction && s.row->run_now != nullptr && !ctx.on_worker && !s.fail &&
+        !IsLong(s))
+      now = TryNow(s, out);
     if (now) {
       result = std::move(*now);
+    } else if (!result) {
+      // It cannot begin.
     } else if ((s.row->flags & kWorker) && (s.row->flags & kSecondaryOptIn)) {
       // Reads of data, however large.
       result = co_await ctx.MoveToWorkerWithRoom();
@@ -576,24 +447,29 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
       co_await ctx.MoveToWorker();
       result = ctx.CheckNow();
     }
+    if (result && !now && s.row->run != nullptr)
+      result = RunParsing(s);
+    else if (result && !now)
+      result = co_await s.row->run_async(ctx, s.request, *s.reply);
+  } catch (...) {
+    result = Unexpected(s);
+  }
+  if (transaction) {
     try {
-      if (result && !now && s.row->run != nullptr)
-        result = RunParsing(s);
-      else if (result && !now)
-        result = co_await s.row->run_async(ctx, s.request, *s.reply);
+      TransactionsOf(server_)->End(ctx, transaction, &result);
     } catch (...) {
       result = Unexpected(s);
     }
-    if (transaction) TransactionsOf(server_)->End(ctx, transaction, &result);
-    if (ctx.read_shape != 0)
-      server_.short_reads().Took(ctx.read_shape,
-                                 server_.clock().MonotonicMicros() - s.start_micros);
-    if (ctx.on_worker) {
-      if (s.row->flags & kSecondaryOptIn)
-        server_.short_reads().on_workers.fetch_add(1, std::memory_order_relaxed);
-      c.CountReply();  // before the next one is made
-      co_await ctx.MoveToIo();
-    }
+  }
+  if (ran && ctx.read_shape != 0)
+    server_.short_reads().Took(ctx.read_shape, server_.clock().MonotonicMicros() - s.start_micros);
+  if (ctx.on_worker) {
+    if (s.row->flags & kSecondaryOptIn)
+      server_.short_reads().on_workers.fetch_add(1, std::memory_order_relaxed);
+    c.CountReply();  // before the next one is made
+    co_await ctx.MoveToIo();
+  }
+  if (ran) {
     if (set != nullptr && (s.row->flags & kTakesWriteConcern) &&
         replication_gate::MustWaitAfter(ctx) && s.request.db != "local" &&
         (!transaction || EndsTransaction(s.row->name))) {
@@ -727,9 +603,10 @@ void Dispatcher::Account(Connection& c, RequestState& s, const std::string& out,
   if (op.write_conflicts != 0) metrics.operation.write_conflicts.Add(op.write_conflicts);
   if (s.row != nullptr) {
     // A failed command may have written before.
-    if ((s.row->flags & kWrites) && s.request.db == "admin" &&
-        (result || op.n_inserted + op.n_deleted + op.n_modified != 0)) [[unlikely]]
-      AuditDirectMutation(*s.ctx, *s.row, s.request, result ? ErrorCode::kOk : result.error().code);
+    if (s.writes_users.any() && (result || op.n_inserted + op.n_deleted + op.n_modified != 0))
+        [[unlikely]]
+      AuditDirectMutation(*s.ctx, *s.row, s.writes_users,
+                          result ? ErrorCode::kOk : result.error().code);
     if (!(s.row->flags & kNoProfile)) {
       LatencyHistogram& h = (s.row->flags & kWrites)             ? metrics.writes
                             : (s.row->flags & kTakesReadConcern) ? metrics.reads
@@ -748,6 +625,7 @@ void Dispatcher::Account(Connection& c, RequestState& s, const std::string& out,
   }
   c.slot().End();
   s.slot_begun = false;
+  s.request.inner.reset();  // their memory
 }
 
 Result<void> Dispatcher::FailOnPurpose(RequestState& s) {

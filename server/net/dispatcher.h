@@ -5,6 +5,7 @@
 
 #include "protocol/wire_message.h"
 #include "security/failed_logins.h"
+#include "server/dispatch/audit_events.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/fail_points.h"
 #include "server/net/connection.h"
@@ -36,9 +37,21 @@ struct RequestState {
   std::optional<Result<void>> answer;
   std::optional<FailCommandAction> fail;  ///< of the fail point failCommand
   std::string repeat_body;                ///< body of the exhaust command that runs again
-  bool user_again = false;  ///< users or roles have changed: who asks is read again first
-  BsonDocument shown_body;  ///< of a kSecret command: what currentOp shows
+  bool user_again = false;        ///< users or roles have changed: who asks is read again first
+  bool decides_long = false;      ///< whether it is allowed is decided on a worker
+  UsersCollections writes_users;  ///< while there is an audit log
+  BsonDocument shown_body;        ///< of a kSecret command: what currentOp shows
 };
+
+/// A request of more bytes than this goes to a worker: whatever the command does with it may take
+/// long.
+inline constexpr int32_t kShortRequest = 4 * 1024;
+
+/// Whether it goes to a worker, whatever the command: only inserts may be large and short, and
+/// check themselves.
+inline bool IsLong(const RequestState& s) {
+  return s.header.length > kShortRequest && s.row->name != "insert";
+}
 
 /// From a request to its reply: the checks every command shares, the call, the shape of the answer,
 /// and what is counted, logged and profiled about it. One for all connections; threads: any, with a
@@ -59,15 +72,29 @@ class Dispatcher {
  private:
   /// The fields of the command, from either kind of message.
   static Result<void> Parse(RequestState& s);
+  /// The three parts of what is checked for all commands.
   Result<void> Check(Connection& c, RequestState& s);
+  /// Whether there is such a command, and that it has a database.
+  Result<void> CheckCommand(RequestState& s);
+  /// Whether the client may run it: access control, the audit log, the API's version. Looks through
+  /// the request. REQUIRES: CheckCommand.
+  Result<void> Decide(Connection& c, RequestState& s);
+  /// Session, transaction, concerns.
+  Result<void> CheckRest(Connection& c, RequestState& s);
+  /// Whether a request is so large that Decide could hold an io thread.
+  bool DecidesLong(Connection& c, const RequestState& s) const;
   /// From the checked command to its reply, as far as that goes without waiting: Start's answer.
   bool Proceed(Connection& c, RequestState& s, std::string& out, Result<void> parsed);
   /// Others see the operation from here on, and may stop it.
   void BeginSlot(Connection& c, RequestState& s);
+  /// The command's answer without a coroutine or a worker, if possible; what it throws is
+  /// InternalError. REQUIRES: run_now.
+  std::optional<Result<void>> TryNow(RequestState& s, std::string& out);
   /// Runs a command that does not wait. Errors: the command's; what it throws is InternalError.
   Result<void> RunHere(RequestState& s);
-  /// Users or roles have changed: reads who is logged in again, on a worker.
-  Awaitable<Result<void>> ReadUserAgain(Connection& c, RequestState& s);
+  /// CheckCommand and Decide, with the user read again if users or roles have changed.
+  Result<void> DecideNow(Connection& c, RequestState& s);
+  Awaitable<Result<void>> DecideOnWorker(Connection& c, RequestState& s);
   /// Whether the logged-in user may run the command. REQUIRES: access control is on.
   Result<void> Authorize(Connection& c, RequestState& s);
   Result<void> CheckApiVersion(const RequestState& s);

@@ -1,5 +1,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
+#include "query/expression/parse_work.h"
+#include "server/dispatch/audit_events.h"
 #include "server/dispatch/authorization.h"
 #include "server/dispatch/redacted_command.h"
 #include "server/dispatch/server_context.h"
@@ -20,9 +22,8 @@ static bool IsOfLocalhostException(AccessControl& access, const CommandRow& row,
 
 Result<void> Dispatcher::Authorize(Connection& c, RequestState& s) {
   const CommandRow& row = *s.row;
-  const UserAccess* access = c.login.access.get();
-  s.ctx->access = access != nullptr ? access : &NobodysAccess();
-  s.op->user_roles = &s.ctx->access->role_documents;
+  RunFor(*s.op, c.login.access);
+  const UserAccess* const access = c.login.access.get();
   if ((row.flags & kNoAuth) != 0) return Ok();
   if (access == nullptr) {
     if (c.FromThisMachine() && IsOfLocalhostException(server_.access(), row, s.request))
@@ -39,16 +40,189 @@ Result<void> Dispatcher::Authorize(Connection& c, RequestState& s) {
                                              ShortCommandText(s.request.body)};
 }
 
-Awaitable<Result<void>> Dispatcher::ReadUserAgain(Connection& c, RequestState& s) {
+/// REQUIRES: the request names a session or a transaction.
+Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
+  const GenericArguments& g = s.request.generic;
+  // A session belongs to a user: commands before a login have none.
+  if (c.BeforeLogin()) return Ok();
+  if (g.lsid.missing())
+    return Error{ErrorCode::kInvalidOptions,
+                 g.txn_number ? "Transaction number requires a session ID to also be specified"
+                              : "'autocommit' and 'startTransaction' require a transaction number"};
+  std::string_view id;
+  for (const BsonElement& e : g.lsid.Document()) {
+    if (e.name == "id") {
+      if (!e.value.Is(BsonType::kBinary) || e.value.BinarySubtype() != 4)
+        return Error{ErrorCode::kTypeMismatch, "BSON field 'lsid.id' is the wrong type '" +
+                                                   std::string(BsonTypeName(e.value.type())) +
+                                                   "', expected a UUID"};
+      if (e.value.BinaryData().size() != 16)
+        return Error{ErrorCode::kInvalidUUID,
+                     "uuid must be a 16-byte binary field with UUID (4) subtype"};
+      id = e.value.BinaryData();
+    } else if (e.name == "uid" && s.ctx->access != nullptr) {
+      if (!e.value.Is(BsonType::kBinary) || e.value.BinaryData() != c.login.digest)
+        return Error{ErrorCode::kUnauthorized,
+                     "lsid.uid is another user's: leave it out, sessions are those of who is "
+                     "logged in"};
+    } else if (e.name != "uid" && e.name != "txnNumber" && e.name != "txnUUID") {
+      return Error{ErrorCode::kUnknownField,
+                   "BSON field 'lsid." + std::string(e.name) + "' is an unknown field."};
+    }
+  }
+  if (id.empty())
+    return Error{ErrorCode::kMissingField, "BSON field 'lsid.id' is missing but a required field"};
+  char of_user[kSessionKeyBytes];
+  if (s.ctx->access != nullptr) id = SessionKey(id, c.login.digest, of_user);
+  if (!c.last_session || c.last_session->id() != id ||
+      c.last_session->ended.load(std::memory_order_relaxed)) {
+    MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now, c.slot().address));
+  } else {
+    c.last_session->Touch(s.op->now);
+    // It timed out in the same moment.
+    if (c.last_session->ended.load()) [[unlikely]] {
+      MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now, c.slot().address));
+    }
+  }
+  s.ctx->session = c.last_session.get();
+  if (g.txn_number || g.autocommit_given || g.start_transaction) return CheckTransaction(s);
+  return Ok();
+}
+
+/// Fields that API version 1 leaves out of commands it has (manual: "Stable API", parameters).
+struct StrictRow {
+  std::string_view command;
+  std::initializer_list<std::string_view> refused;
+};
+static const StrictRow kStrictRows[] = {
+    {"create", {"autoIndexId", "capped", "indexOptionDefaults", "max", "size", "storageEngine"}},
+    {"find",
+     {"awaitData", "max", "min", "noCursorTimeout", "oplogReplay", "returnKey", "showRecordId",
+      "tailable"}},
+};
+static constexpr std::string_view kStrictIndexFields[] = {"background", "bucketSize", "sparse",
+                                                          "storageEngine"};
+
+static Error NotInV1(std::string_view command, std::string_view field) {
+  return {ErrorCode::kAPIStrictError, "BSON field '" + std::string(command) + "." +
+                                          std::string(field) +
+                                          "' is not allowed with apiStrict:true."};
+}
+
+static Result<void> CheckStrictFields(std::string_view command, const CommandFields& fields) {
+  for (const StrictRow& row : kStrictRows) {
+    if (row.command != command) continue;
+    for (const CommandField& f : fields)
+      for (std::string_view refused : row.refused)
+        if (f.name == refused && (!f.value.Is(BsonType::kBool) || f.value.Truthy()))
+          return NotInV1(command, refused);
+  }
+  if (command != "createIndexes") return Ok();
+  for (const CommandField& f : fields) {
+    if (f.name != "indexes" || !f.value.IsArray()) continue;
+    for (const BsonElement& index : f.value.Document()) {
+      MAYFLY_TRY(ParseWork::Step());
+      if (!index.value.IsDocument()) continue;
+      for (std::string_view refused : kStrictIndexFields)
+        if (!index.value.Document()[refused].missing())
+          return NotInV1("createIndexes.indexes", refused);
+      if (const BsonValue key = index.value.Document()["key"]; key.IsDocument())
+        for (const BsonElement& k : key.Document())
+          if (k.value.IsString() && k.value.String() == "text")
+            return Error{ErrorCode::kAPIStrictError,
+                         "The index type 'text' is not allowed with apiStrict:true."};
+    }
+  }
+  return Ok();
+}
+
+Result<void> Dispatcher::CheckApiVersion(const RequestState& s) {
+  const GenericArguments& g = s.request.generic;
+  if (g.api_version.empty()) {
+    if (g.api_strict || g.api_deprecation_errors)
+      return Error{LocationCode(4886600),
+                   "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion"};
+    if (server_.settings().require_api_version.load(std::memory_order_relaxed) &&
+        !(s.row->flags & kNoAuth))
+      return Error{
+          LocationCode(498870),
+          "The apiVersion parameter is required, please configure your MongoClient's API version"};
+    return Ok();
+  }
+  if (g.api_version != "1") return Error{ErrorCode::kAPIVersionError, "API version must be \"1\""};
+  if (g.api_strict && !(s.row->flags & kApiV1))
+    return Error{ErrorCode::kAPIStrictError, "Provided apiStrict:true, but the command " +
+                                                 std::string(s.row->name) +
+                                                 " is not in API Version 1"};
+  if (g.api_strict) {
+    MAYFLY_TRY(CheckStrictFields(s.row->name, s.request.fields));
+  }
+  if (g.api_deprecation_errors && (s.row->flags & kDeprecatedInV1))
+    return Error{ErrorCode::kAPIDeprecationError,
+                 "Provided apiDeprecationErrors:true, but the command " + std::string(s.row->name) +
+                     " is deprecated in API Version 1"};
+  return Ok();
+}
+
+Result<void> Dispatcher::Decide(Connection& c, RequestState& s) {
+  const CommandRequest& req = s.request;
+  if (server_.access().enforced()) {
+    MAYFLY_TRY(Authorize(c, s));
+  }
+  const uint32_t flags = s.row->flags;
+  if ((flags & kTestOnly) && !server_.config_allows_test_commands())
+    return Error{ErrorCode::kCommandNotFound,
+                 "no such command: '" + std::string(req.name) + "' (it needs --testClock)"};
+  if ((flags & kTestCommand) && !server_.settings().enable_test_commands)
+    return Error{ErrorCode::kCommandNotFound, "no such command: '" + std::string(req.name) + "'"};
+  if ((flags & kAdminOnly) && req.db != "admin")
+    return Error{ErrorCode::kUnauthorized,
+                 std::string(s.row->name) + " may only be run against the admin database."};
+  if (server_.shutting_down())
+    return Error{ErrorCode::kInterruptedAtShutdown, "interrupted at shutdown"};
+  if (AuditLog* audit = server_.audit(); audit != nullptr) {
+    if ((flags & kWrites) && req.db == "admin") [[unlikely]]
+      s.writes_users = UsersWritten(*s.row, req);
+    if (audit->watches_commands()) [[unlikely]] {
+      MAYFLY_TRY(AuditAllowedCommand(*s.ctx, *s.row, req, s.writes_users));
+    }
+  }
+  const GenericArguments& g = req.generic;
+  if (!g.api_version.empty() || g.api_strict || g.api_deprecation_errors ||
+      server_.settings().require_api_version.load(std::memory_order_relaxed)) {
+    MAYFLY_TRY(CheckApiVersion(s));
+  }
+  return Ok();
+}
+
+bool Dispatcher::DecidesLong(Connection& c, const RequestState& s) const {
+  if (s.row == nullptr || !IsLong(s) || c.BeforeLogin()) return false;
+  return server_.access().enforced() || server_.audit() != nullptr || s.request.generic.api_strict;
+}
+
+/// Under a ParseWork: what is read and made of the request can be interrupted, and is charged.
+Result<void> Dispatcher::DecideNow(Connection& c, RequestState& s) {
+  ParseWork work(&*s.op);
+  if (s.user_again) {
+    MAYFLY_TRY(c.RefreshLogin(*s.ctx));
+  }
+  MAYFLY_TRY(CheckCommand(s));
+  Result<void> decided = Decide(c, s);
+  // One that was interrupted has not looked at all of the request.
+  MAYFLY_TRY(ParseWork::Look());
+  return decided;
+}
+
+Awaitable<Result<void>> Dispatcher::DecideOnWorker(Connection& c, RequestState& s) {
   co_await s.ctx->MoveToWorker();
-  Result<void> read = Ok();
+  Result<void> decided = Ok();
   try {
-    read = c.RefreshLogin(*s.ctx);
+    decided = DecideNow(c, s);
   } catch (...) {
-    read = Unexpected(s);
+    decided = Unexpected(s);
   }
   co_await s.ctx->MoveToIo();
-  co_return read;
+  co_return decided;
 }
 
 Result<void> Connection::RefreshLogin(CommandContext& ctx) {
@@ -58,8 +232,7 @@ Result<void> Connection::RefreshLogin(CommandContext& ctx) {
   MAYFLY_TRY(const std::string_view ended, mayfly::RefreshLogin(access, login, login_origin()));
   if (!ended.empty()) LogOut(ended);
   if (ctx.access == nullptr) return Ok();
-  ctx.access = login.access != nullptr ? login.access.get() : &NobodysAccess();
-  ctx.op.user_roles = &ctx.access->role_documents;
+  RunFor(ctx.op, login.access);
   return Ok();
 }
 
