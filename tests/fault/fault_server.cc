@@ -14,6 +14,8 @@
 //                read, each statement reads now (snapshots), or the account of what locks have
 //                protected says that nothing was changed, or is not begun anew when this member
 //                leads again (reigns); break none
+//   memory WHAT  a transaction finds no memory when it begins (begin), for its next statement
+//                (statement) or when that is counted at its end (end); memory enough
 #include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -25,8 +27,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <memory>
+#include <new>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
@@ -34,6 +39,8 @@
 #include "server/run.h"
 #include "storage/kv/rocks_fault_env.h"
 #include "storage/read/read_view.h"
+#include "storage/write/transaction_holdings.h"
+#include "storage/write/transaction_unit.h"
 
 static std::atomic<long long> drift_millis{0};
 
@@ -105,15 +112,52 @@ void OurBeginReign(void* table, uint64_t reign, uint64_t now) {
   if (broken != Broken::kReigns) TheirBeginReign(table, reign, now);
 }
 
+// Where transactions find no memory.
+enum class Short : int { kNowhere, kBegin, kStatement, kEnd };
+static std::atomic<Short> short_of_memory{Short::kNowhere};
+
 // ReadView::With.
 #define WITH "_ZNK6mayfly8ReadView4WithERNS_9WriteUnitE"
 ReadView TheirWith(const ReadView* view, WriteUnit& unit) asm("__real_" WITH);
 ReadView OurWith(const ReadView* view, WriteUnit& unit) asm("__wrap_" WITH);
 ReadView OurWith(const ReadView* view, WriteUnit& unit) {
   const bool of_transaction = view->point() != nullptr;
+  if (of_transaction && short_of_memory == Short::kStatement) throw std::bad_alloc();
   if (of_transaction && broken == Broken::kOwnWrites) return *view;
   const ReadView now;
   return TheirWith(of_transaction && broken == Broken::kSnapshots ? &now : view, unit);
+}
+
+// BeginTransactionUnit.
+#define BEGIN_UNIT                                                                             \
+  "_ZN6mayfly20BeginTransactionUnitERNS_9WriteUnitESt10shared_ptrIKNS_10KvSnapshotEES2_INS_18" \
+  "TransactionCatalogEElm"
+using mayfly::KvSnapshotPtr;
+using mayfly::TransactionCatalog;
+void TheirBeginUnit(WriteUnit& unit, KvSnapshotPtr snapshot,
+                    std::shared_ptr<TransactionCatalog> catalog, int64_t wait,
+                    uint64_t reign) asm("__real_" BEGIN_UNIT);
+void OurBeginUnit(WriteUnit& unit, KvSnapshotPtr snapshot,
+                  std::shared_ptr<TransactionCatalog> catalog, int64_t wait,
+                  uint64_t reign) asm("__wrap_" BEGIN_UNIT);
+void OurBeginUnit(WriteUnit& unit, KvSnapshotPtr snapshot,
+                  std::shared_ptr<TransactionCatalog> catalog, int64_t wait, uint64_t reign) {
+  if (short_of_memory == Short::kBegin) throw std::bad_alloc();
+  TheirBeginUnit(unit, std::move(snapshot), std::move(catalog), wait, reign);
+}
+
+// HoldingsOf.
+#define HOLDINGS_OF                                                                       \
+  "_ZN6mayfly10HoldingsOfERNS_9WriteUnitEmPSt6vectorINSt7__cxx1112basic_stringIcSt11char" \
+  "_traitsIcESaIcEEESaIS8_EE"
+using Names = std::vector<std::string>;
+mayfly::TransactionHoldings TheirHoldingsOf(WriteUnit& unit, size_t most,
+                                            Names* names) asm("__real_" HOLDINGS_OF);
+mayfly::TransactionHoldings OurHoldingsOf(WriteUnit& unit, size_t most,
+                                          Names* names) asm("__wrap_" HOLDINGS_OF);
+mayfly::TransactionHoldings OurHoldingsOf(WriteUnit& unit, size_t most, Names* names) {
+  if (short_of_memory == Short::kEnd) throw std::bad_alloc();
+  return TheirHoldingsOf(unit, most, names);
 }
 
 static std::atomic<int> reads{-1};
@@ -147,6 +191,13 @@ static void Break(std::string_view what) {
                                   : Broken::kNone;
 }
 
+static void RunShort(std::string_view when) {
+  short_of_memory = when == "begin"       ? Short::kBegin
+                    : when == "statement" ? Short::kStatement
+                    : when == "end"       ? Short::kEnd
+                                          : Short::kNowhere;
+}
+
 int main(int argc, char** argv) {
   // For ever: the thread below may still use it when the server has stopped.
   static mayfly::FaultDisk* disk = mayfly::FaultDisk::Make().release();
@@ -177,6 +228,8 @@ int main(int argc, char** argv) {
         archive_full = line == "archive full";
       else if (line.starts_with("break "))
         Break(std::string_view(line).substr(6));
+      else if (line.starts_with("memory "))
+        RunShort(std::string_view(line).substr(7));
       std::cout << "done: " << line << std::endl;
     }
   }).detach();

@@ -354,6 +354,7 @@ def http_tokens():
         path, token = f"{d}/token", "scraper-token-5e0b7c41"
         with open(path, "w") as f:
             f.write(token + "\n")
+        os.chmod(path, 0o600)
         s = Server("--httpMetricsTokenFile", path)
         try:
             root = s.first_user()

@@ -4,14 +4,17 @@ and the data of clients that redactClientLogData takes out of the log.
 The last line says "N passed, N failed".
 """
 
-import json, os, resource, shutil, signal, subprocess, tempfile
+import base64, json, os, re, resource, shutil, signal, struct, subprocess, tempfile, urllib.error, urllib.request
 from pathlib import Path
 
+import bson
+from bson.binary import Binary
 from pymongo.errors import OperationFailure
 
 from audit_server import DENIED, OK, PASSWORD, WRONG, AuditedServer
-from fault_test import ROOT, Checks, Client, log_in, run_parts, until
+from fault_test import BINARY, ROOT, Checks, Client, free_port, log_in, run_parts, until
 from own_server import code
+from secret_commands import NAMES, NUMBER, definitions, entries, explained, of_logins, of_users, others, reads, writes
 
 check = Checks()
 
@@ -323,4 +326,305 @@ def redaction():
             check(lines and not bad, f"no message of an error: {bad[:1]}")
 
 
-run_parts("secrets", (strangers, secrets, redaction), check)
+ANY_MARK = "mark99999qz"
+
+
+class Marks:
+    """Commands that have each a mark of its own, and where these were seen."""
+
+    def __init__(self):
+        self.sent, self.seen = [], {}
+
+    def new(self):
+        return f"mark{len(self.sent):05d}qz"
+
+    def sends(self, send, make):
+        """Sends what `make` yields, each with its own mark. The replies do not matter; `send` takes a database, a
+        command."""
+        for command in make(ANY_MARK):
+            db, command = command if isinstance(command, tuple) else ("admin", command)
+            k = self.new()
+            command = bson.decode(bson.encode(command).replace(ANY_MARK.encode(), k.encode()))
+            self.sent.append(str(command)[:1000])
+            send(db, command)
+
+    def look(self, place, text):
+        for mark in re.findall(r"mark(\d{5})qz", text):
+            self.seen.setdefault(place, set()).add(int(mark))
+        if str(NUMBER) in text:
+            self.seen.setdefault(place, set()).add(-1)
+
+    def look_on(self, place, path, read={}):
+        """What has come to a file since the last time."""
+        with open(path, "rb") as f:
+            f.seek(read.get(path, 0))
+            self.look(place, f.read().decode(errors="replace"))
+            read[path] = f.tell()
+
+    def verdict(self, places, what):
+        for place in places:
+            seen = sorted(self.seen.get(place, ()))
+            first = [self.sent[n][:300] if n >= 0 else "a number" for n in seen[:4]]
+            check(not seen, f"{what}: nothing of {len(self.sent)} commands in {place}, but {len(seen)}: {first}")
+
+
+def at_once(place, uuid):
+    """What names a collection of users, in all ways, and by itself or within others."""
+
+    def make(k):
+        for ref in (place, uuid):
+            if ref is None:
+                continue
+            for commands in (reads, writes):
+                for c in commands(ref, k):
+                    yield c
+                    if commands is reads or next(iter(c)) in ("update", "delete", "findAndModify"):
+                        yield from explained(c)
+        for db, c in others(place, k):
+            yield db, c
+            yield from ((db, e) for e in explained(c))
+        for e in entries(place, uuid, k):
+            yield {"applyOps": [e]}
+            yield {"applyOps": [{"op": "c", "ns": "admin.$cmd", "o": {"applyOps": [e]}}], "comment": k}
+        yield from definitions(place, k)
+
+    return make
+
+
+def users_at_once(k):
+    for c in (*of_users(k), *of_logins(k)):
+        yield c
+        yield {"explain": c}
+        if "hello" not in c:
+            yield {"applyOps": [{"op": "c", "ns": "admin.$cmd", "o": c}]}
+
+
+def long_ones(place):
+    """Commands of all lengths at which less of them is shown; the collection is named at the end."""
+
+    def make(k):
+        for size in (900, 2_000, 5_000, 20_000, 60_000, 300_000, 6_000_000):
+            for pad in ({"x": "p" * size}, {"x": [{"p": 1}] * (size // 20)}):
+                lookup = {"$lookup": {"from": place, "as": "a", "pipeline": []}}
+                aggregate = {"aggregate": "plain", "let": {"y": k}, "comment": k}
+                aggregate |= {"pipeline": [{"$match": {"$or": [pad, {"x": k}]}}, lookup], "cursor": {"batchSize": 0}}
+                yield aggregate
+                yield {"explain": aggregate}
+                yield {"find": place, "let": {"y": k}, "comment": k, "filter": {"$or": [pad, {"x": k}]}, "batchSize": 0}
+                entry = {"op": "d", "ns": f"admin.{place}", "o": {"_id": k}}
+                yield {"applyOps": [{"op": "n", "ns": "", "o": {**pad, "y": k}}, entry]}
+                ops = [{"delete": 0, "filter": {**pad, "y": k}}]
+                yield {"bulkWrite": 1, "let": {"y": k}, "ops": ops, "nsInfo": [{"ns": f"admin.{place}"}]}
+                yield {"createUser": "u1", "roles": [], "pw": k, "customData": pad}
+                yield {"creatUser": "u1", "pw": k, "pad": pad}
+
+    return make
+
+
+def send_beside(client, body, **sequences):
+    """Sends a command whose arrays are beside its body, as drivers send them; the reply is read by the caller."""
+    data = struct.pack("<I", 0) + b"\0" + bson.encode(body)
+    for name, documents in sequences.items():
+        part = name.encode() + b"\0" + b"".join(map(bson.encode, documents))
+        data += b"\1" + struct.pack("<i", len(part) + 4) + part
+    client.request += 1
+    client.sock.sendall(struct.pack("<iiii", 16 + len(data), client.request, 0, 2013) + data)
+
+
+def running_ones(s, root, marks, place, uuid):
+    """Commands that run, as currentOp shows them."""
+    k = marks.new()
+    marks.sent.append("a command that runs")
+    pad = {"$match": {"$or": [{"x": "p" * 5000}, {"x": k}]}}
+    lookup = {"$lookup": {"from": place, "as": "a", "pipeline": []}}
+    info, delete = [{"ns": f"admin.{place}"}], [{"delete": 0, "filter": {"x": k}}]
+    bodies = (
+        ({"find": place, "filter": {"x": k}, "comment": k}, {}),
+        ({"find": uuid, "filter": {"x": k}, "comment": k}, {}),
+        ({"find": place, "comment": k, "let": {"x": k}, "filter": {"$or": [{"x": "p" * 5000}, {"x": k}]}}, {}),
+        ({"aggregate": "plain", "comment": k, "let": {"x": k}, "pipeline": [pad, lookup], "cursor": {}}, {}),
+        ({"bulkWrite": 1, "ops": delete, "comment": k, "let": {"x": k}}, {"nsInfo": info}),
+        ({"bulkWrite": 1, "comment": k}, {"nsInfo": info, "ops": delete}),
+        ({"update": place, "comment": k, "let": {"x": k}}, {"updates": [{"q": {"x": k}, "u": {"$set": {"x": k}}}]}),
+        ({"createUser": "u1", "roles": [], "pw": k, "pad": "p" * 5000}, {}),
+    )
+    names = sorted({next(iter(b)) for b, _ in bodies})
+    # Longer than the test; the connections end it.
+    data = {"failCommands": names, "blockConnection": True, "blockTimeMS": 600_000, "appName": "blocked"}
+    root.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=data)
+    clients = []
+    for body, sequences in bodies:
+        c = Client("127.0.0.1", s.port)
+        who = {"application": {"name": "blocked"}, "driver": {"name": "d", "version": "1"}, "os": {"type": "Linux"}}
+        c.command("admin", {"hello": 1, "client": who})
+        log_in(s.port, "root", PASSWORD, client=c)
+        send_beside(c, {**body, "$db": "admin"}, **sequences)
+        clients.append(c)
+    stage = lambda **more: {"$currentOp": {"allUsers": True, **more}}
+    run = lambda: list(root.admin.aggregate([stage(), {"$match": {"appName": "blocked", "active": True}}]))
+    check(until(lambda: len(run()) == len(bodies)), f"all of them run: {[next(iter(o['command'])) for o in run()]}")
+    for more in ({}, {"truncateOps": True}):
+        marks.look("currentOp of what runs", str(list(root.admin.aggregate([stage(**more)]))))
+    marks.look("currentOp of what runs", str(root.admin.command("currentOp", **{"$all": True})))
+    root.admin.command("configureFailPoint", "failCommand", mode="off")
+    for o in run():
+        root.admin.command("killOp", op=o["opid"])
+    for c in clients:
+        c.sock.close()
+
+
+def look_everywhere(s, root, marks):
+    db = root.admin
+    marks.look("getLog", "\n".join(db.command("getLog", "global")["log"]))
+    marks.look("the profile", str([list(root[d].system.profile.find()) for d in ("admin", "shop")]))
+    for options in ({}, {"truncateOps": True}):
+        shown = db.aggregate([{"$currentOp": {"idleCursors": True, "idleSessions": True, "allUsers": True, **options}}])
+        marks.look("currentOp", str(list(shown)))
+    marks.look("currentOp", str(db.command("currentOp", **{"$all": True})))
+    for command in ({"serverStatus": 1}, {"top": 1}, {"getCmdLineOpts": 1}, {"getParameter": "*"}, {"ttlStatus": 1}):
+        marks.look("diagnostics", str(db.command(command)))
+    basic = base64.b64encode(f"root:{PASSWORD}".encode()).decode()
+    for path in ("/", "/metrics", "/api/rules", "/api/forecast", "/healthz", "/readyz"):
+        q = urllib.request.Request(f"http://127.0.0.1:{s.http}{path}", headers={"Authorization": f"Basic {basic}"})
+        try:
+            text = urllib.request.urlopen(q, timeout=60).read().decode()
+        except urllib.error.HTTPError as e:
+            text = e.read().decode()
+        marks.look("the HTTP endpoint", text)
+    marks.look_on("the audit log", s.audit_path)
+    marks.look_on("the log", f"{s.folder}/log")
+
+
+SHOWN = (
+    "getLog", "the profile", "currentOp", "currentOp of what runs", "diagnostics", "the HTTP endpoint",
+    "the audit log", "the log",
+)  # fmt: skip
+
+
+def everywhere():
+    """Every command that names a collection of users, and those for users with fields misspelt, under every verbosity
+    and in transactions: a mark in each of them shows nowhere (issue 29)."""
+    folder = tempfile.mkdtemp(prefix="mayfly-secrets-")
+    Path(f"{folder}/key").write_text("k" * 64)
+    os.chmod(f"{folder}/key", 0o600)
+    every = ["--slowms", "-1", "--profile", "2", "--setParameter", "auditAuthorizationSuccess=true"]
+    every += ["--setParameter", "enableTestCommands=1", "--replSet", "rs", "--keyFile", f"{folder}/key"]
+    with Server(*every) as s:
+        config = {"_id": "rs", "members": [{"_id": 0, "host": f"127.0.0.1:{s.port}"}]}
+        check(code(s.connect().admin.command, "replSetInitiate", config) == OK, "a set of one")
+        check(until(lambda: s.connect().admin.command("hello")["isWritablePrimary"]), "is primary")
+        root = s.first_user()
+        for db in (root.admin, root.shop):
+            db.command("profile", 2)
+        root.admin.create_collection("plain")
+        root.admin.plain.insert_one({"x": 1})
+        root.shop.plain.insert_one({"x": 1})
+        root.admin.create_collection("tempusers")
+        listed = root.admin.command("listCollections", filter={"name": {"$in": list(NAMES)}})["cursor"]["firstBatch"]
+        uuids = {c["name"]: c["info"]["uuid"] for c in listed}
+        check(uuids.keys() == set(NAMES), f"both of them are there: {uuids}")
+        client = log_in(s.port, "root", PASSWORD)
+        ordinary = Marks()
+        ordinary.sends(client.command, lambda k: [{"find": "plain", "filter": {"x": k}, "batchSize": 0}])
+        look_everywhere(s, root, ordinary)
+        check(ordinary.seen.keys() >= {"getLog", "the profile", "currentOp", "the audit log", "the log"},
+              f"what is no secret is shown: {ordinary.seen}")  # fmt: skip
+        for level in range(6):
+            root.admin.command("setParameter", 1, logLevel=level)
+            marks = Marks()
+
+            def send(db, command):
+                client.command(db, command)
+                if len(marks.sent) % 200 == 0:
+                    look_everywhere(s, root, marks)
+
+            for place in NAMES:
+                marks.sends(send, at_once(place, uuids[place]))
+            marks.sends(send, users_at_once)
+            if level in (0, 5):
+                for place in NAMES:
+                    marks.sends(send, long_ones(place))
+                    look_everywhere(s, root, marks)
+                    running_ones(s, root, marks, place, uuids[place])
+                in_transactions(client, marks, uuids)
+            look_everywhere(s, root, marks)
+            marks.verdict(SHOWN, f"verbosity {level}")
+        check(s.proc.poll() is None, "and the server goes on")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def in_transactions(client, marks, uuids):
+    """Each command as the first of a transaction, which is aborted."""
+    session, number = {"id": Binary(os.urandom(16), 4)}, 0
+
+    def send(db, command):
+        nonlocal number
+        number += 1
+        of = {"lsid": session, "txnNumber": bson.Int64(number), "autocommit": False}
+        client.command(db, {**command, **of, "startTransaction": True})
+        client.command("admin", {"abortTransaction": 1, **of})
+
+    for place in NAMES:
+        for ref in (place, uuids[place]):
+            marks.sends(send, lambda k, ref=ref: (*reads(ref, k), *writes(ref, k)))
+        marks.sends(send, lambda k, place=place: others(place, k))
+
+
+def files():
+    """A file with a secret that others can read is refused, by whatever option it is named (issue 29: two were not)."""
+    folder = tempfile.mkdtemp(prefix="mayfly-secret-files-")
+    canary = "canary-c07e5-of-a-file"
+    make = [ROOT / "scripts/certificates", folder, "server", "server", "127.0.0.1"]
+    subprocess.run(make, check=True, capture_output=True)
+    pem, ca, file = f"{folder}/server.pem", f"{folder}/ca.pem", f"{folder}/secret"
+    key = base64.b64encode(os.urandom(32)).decode()
+    tls = ["--tlsMode", "requireTLS", "--tlsCAFile", ca]
+    config = f"net:\n  tls:\n    mode: requireTLS\n    CAFile: {ca}\n    certificateKeyFile: {pem}\n"
+    config += f"    certificateKeyFilePassword: {canary}\n"
+    master = f"{folder}/master"
+    Path(master).write_text(base64.b64encode(os.urandom(32)).decode())
+    os.chmod(master, 0o600)
+    encrypted = ["--enableEncryption", "--encryptionKeyFile"]
+    root = {"MONGO_INITDB_ROOT_USERNAME": "root", "MONGO_INITDB_ROOT_PASSWORD_FILE": file}
+    of_key = {"MAYFLYD_TLS_CERTIFICATE_KEY_FILE_PASSWORD_FILE": file}
+    link = [str(Path(BINARY).parent / "mayfly-link"), "--source", "mongodb://127.0.0.1:1"]
+    # The option, what it holds, the arguments, the variables, and whether root's group may read it.
+    cases = (
+        ("keyFile", canary.replace("-", ""), ["--replSet", "rs", "--keyFile", file], {}, False),
+        ("initialRootPasswordFile", canary, ["--initialRootUser", "r", "--initialRootPasswordFile", file], {}, False),
+        ("httpMetricsTokenFile", canary, ["--auth", "--httpMetricsTokenFile", file], {}, False),
+        ("encryptionKeyFile", key, [*encrypted, file], {}, False),
+        ("encryptionRotateFrom", key, [*encrypted, master, "--encryptionRotateFrom", file], {}, False),
+        ("certificateKeyFile", Path(pem).read_text(), [*tls, "--tlsCertificateKeyFile", file], {}, True),
+        ("clusterFile", Path(pem).read_text(),
+         [*tls, "--tlsCertificateKeyFile", pem, "--tlsClusterFile", file], {}, True),
+        ("certificateKeyFilePassword", config, ["--config", file], {}, True),
+        ("MONGO_INITDB_ROOT_PASSWORD_FILE", canary, ["--environment"], root, False),
+        (next(iter(of_key)), canary, ["--environment", *tls, "--tlsCertificateKeyFile", pem], of_key, False),
+        ("it has a password", f'target = "mongodb://u:{canary}@127.0.0.1:1"\n', [*link, "--config", file], {}, True),
+        ("tlsCertificateKeyFile", Path(pem).read_text(),
+         [*link, "--target", f"mongodb://127.0.0.1:1/?tls=true&tlsCertificateKeyFile={file}"], {}, True),
+    )  # fmt: skip
+    common = ["--dbpath", f"{folder}/data", "--bind_ip", "127.0.0.1", "--nounixsocket"]
+    for option, text, arguments, variables, group in cases:
+        Path(file).write_text(text)
+        for mode in (0o644, 0o604, 0o602, 0o444) + (() if group else (0o640, 0o440)):
+            os.chmod(file, mode)
+            if arguments[0] != link[0]:
+                # The ports are free: nothing but the file may be what ends the start.
+                ports = ["--port", str(free_port()), "--httpPort", str(free_port())]
+                arguments_of_all = [BINARY, *common, *ports, *arguments]
+            else:
+                arguments_of_all = arguments
+            p = subprocess.run(
+                arguments_of_all, capture_output=True, text=True, timeout=120, env=os.environ | variables
+            )
+            said = p.stdout + p.stderr
+            right = all(s in said for s in (option, file, f"{mode:04o}", "chmod 600"))
+            check(p.returncode != 0 and right, f"{option} of mode {mode:o} is refused: {said[-500:]}")
+            check(text not in said and canary not in said, f"{option}: without showing it")
+        os.chmod(file, 0o600)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+run_parts("secrets", (strangers, secrets, redaction, files, everywhere), check)

@@ -324,7 +324,7 @@ def wrong_files():
     says(["empty.pem", "it is empty"], *with_file(empty))
     says([only, "it has no private key"], *with_file(only))
     says([other, "its private key is not that of"], *with_file(other))
-    says([readable, "others can read it"], *with_file(readable))
+    says([readable, "are too open"], *with_file(readable))
     says([old, "its certificate has expired on 2020-02-01"], *with_file(old))
     says([locked, "encrypted, and there is no password"], *with_file(locked))
     says([locked, "the password does not open"], *with_file(locked, "--tlsCertificateKeyFilePassword", "geheim1"))
@@ -489,6 +489,42 @@ def endpoint():
         finally:
             c.close()
 
+    def acts(port, tls, *origins):
+        """The status of an action that says where its page is from."""
+        if tls:
+            c = http.client.HTTPSConnection(
+                "localhost", port, timeout=30, context=ssl.create_default_context(cafile=CA)
+            )
+        else:
+            c = http.client.HTTPConnection("localhost", port, timeout=30)
+        try:
+            body = json.dumps({"action": "rateLimit", "value": 1000}).encode()
+            c.putrequest("POST", "/api/action")
+            for origin in origins:
+                c.putheader("Origin", origin)
+            c.putheader("Content-Type", "application/json")
+            c.putheader("Content-Length", str(len(body)))
+            c.endheaders(body)
+            return c.getresponse().status
+        finally:
+            c.close()
+
+    def origins(port):
+        """Issue 29: only the page itself acts, and its scheme is a part of where it is from."""
+        for tls in (False, True):
+            own, other = ("https", "http") if tls else ("http", "https")
+            here = f"{own}://localhost:{port}"
+            check(acts(port, tls, here) == 200, f"the page by {own} may act")
+            foreign = (
+                f"{other}://localhost:{port}", f"{own}://localhost:{port + 1}", f"{own}://127.0.0.1:{port}",
+                f"{own}://localhost", f"{own}://evil.example:{port}", f"{here}/", f"{here}.evil.example", "null", "",
+            )  # fmt: skip
+            got = [acts(port, tls, o) for o in foreign]
+            check(got == [403] * len(foreign), f"others may not act by {own}: {got}")
+            check(acts(port, tls) == 403, "nor who does not say")
+            got = [acts(port, tls, here, foreign[4]), acts(port, tls, foreign[4], here)]
+            check(got == [403, 403], f"nor who says two things: {got}")
+
     foreign = certificate(FOREIGN, "client", "scraper")
     for mode, plain, secure in (("requireTLS", 400, 200), ("preferTLS", 200, 200), ("disabled", 200, None)):
         port = free_port()
@@ -496,6 +532,8 @@ def endpoint():
             assert s.logged('"msg":"HTTP endpoint"'), "it comes after the port of the drivers"
             check(get(port, tls=False) == plain, f"HTTP with {mode}: {plain}")
             check(get(port) == secure, f"HTTPS with {mode}: {secure}")
+            if mode == "preferTLS":
+                origins(port)
             if mode == "requireTLS":
                 check(get(port, "/metrics") == 200 and get(port, "/") == 200, "metrics and the page by HTTPS")
                 check(get(port, certificate=CLIENT) == 200, "with a certificate of the client, too")
