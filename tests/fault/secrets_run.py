@@ -330,13 +330,14 @@ ANY_MARK = "mark99999qz"
 
 
 class Marks:
-    """Commands that have each a mark of its own, and where these were seen."""
+    """Commands that have each a mark of its own, and where these were seen. What was sent under other Marks is still in
+    the log and in open cursors, so `first`, the number of the first one, is behind all of theirs."""
 
-    def __init__(self):
-        self.sent, self.seen = [], {}
+    def __init__(self, first=0):
+        self.first, self.sent, self.seen = first, [], {}
 
     def new(self):
-        return f"mark{len(self.sent):05d}qz"
+        return f"mark{self.first + len(self.sent):05d}qz"
 
     def sends(self, send, make):
         """Sends what `make` yields, each with its own mark. The replies do not matter; `send` takes a database, a
@@ -350,7 +351,8 @@ class Marks:
 
     def look(self, place, text):
         for mark in re.findall(r"mark(\d{5})qz", text):
-            self.seen.setdefault(place, set()).add(int(mark))
+            if 0 <= int(mark) - self.first < len(self.sent):
+                self.seen.setdefault(place, set()).add(int(mark) - self.first)
         if str(NUMBER) in text:
             self.seen.setdefault(place, set()).add(-1)
 
@@ -368,13 +370,12 @@ class Marks:
             check(not seen, f"{what}: nothing of {len(self.sent)} commands in {place}, but {len(seen)}: {first}")
 
 
-def at_once(place, uuid):
-    """What names a collection of users, in all ways, and by itself or within others."""
+def at_once(place, uuid_of):
+    """What names a collection of users, in all ways, and by itself or within others. `uuid_of`: what its UUID is now,
+    since $out replaces the collection of restored users."""
 
     def make(k):
-        for ref in (place, uuid):
-            if ref is None:
-                continue
+        for ref in (place, uuid_of(place)):
             for commands in (reads, writes):
                 for c in commands(ref, k):
                     yield c
@@ -383,7 +384,7 @@ def at_once(place, uuid):
         for db, c in others(place, k):
             yield db, c
             yield from ((db, e) for e in explained(c))
-        for e in entries(place, uuid, k):
+        for e in entries(place, uuid_of(place), k):
             yield {"applyOps": [e]}
             yield {"applyOps": [{"op": "c", "ns": "admin.$cmd", "o": {"applyOps": [e]}}], "comment": k}
         yield from definitions(place, k)
@@ -520,18 +521,20 @@ def everywhere():
         root.admin.plain.insert_one({"x": 1})
         root.shop.plain.insert_one({"x": 1})
         root.admin.create_collection("tempusers")
-        listed = root.admin.command("listCollections", filter={"name": {"$in": list(NAMES)}})["cursor"]["firstBatch"]
-        uuids = {c["name"]: c["info"]["uuid"] for c in listed}
-        check(uuids.keys() == set(NAMES), f"both of them are there: {uuids}")
+
+        def uuid_of(name):
+            return root.admin.command("listCollections", filter={"name": name})["cursor"]["firstBatch"][0]["info"]["uuid"]
+
         client = log_in(s.port, "root", PASSWORD)
         ordinary = Marks()
         ordinary.sends(client.command, lambda k: [{"find": "plain", "filter": {"x": k}, "batchSize": 0}])
         look_everywhere(s, root, ordinary)
         check(ordinary.seen.keys() >= {"getLog", "the profile", "currentOp", "the audit log", "the log"},
               f"what is no secret is shown: {ordinary.seen}")  # fmt: skip
+        sent = len(ordinary.sent)
         for level in range(6):
             root.admin.command("setParameter", 1, logLevel=level)
-            marks = Marks()
+            marks = Marks(sent)
 
             def send(db, command):
                 client.command(db, command)
@@ -539,21 +542,22 @@ def everywhere():
                     look_everywhere(s, root, marks)
 
             for place in NAMES:
-                marks.sends(send, at_once(place, uuids[place]))
+                marks.sends(send, at_once(place, uuid_of))
             marks.sends(send, users_at_once)
             if level in (0, 5):
                 for place in NAMES:
                     marks.sends(send, long_ones(place))
                     look_everywhere(s, root, marks)
-                    running_ones(s, root, marks, place, uuids[place])
-                in_transactions(client, marks, uuids)
+                    running_ones(s, root, marks, place, uuid_of(place))
+                in_transactions(client, marks, uuid_of)
             look_everywhere(s, root, marks)
             marks.verdict(SHOWN, f"verbosity {level}")
+            sent += len(marks.sent)
         check(s.proc.poll() is None, "and the server goes on")
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def in_transactions(client, marks, uuids):
+def in_transactions(client, marks, uuid_of):
     """Each command as the first of a transaction, which is aborted."""
     session, number = {"id": Binary(os.urandom(16), 4)}, 0
 
@@ -565,7 +569,7 @@ def in_transactions(client, marks, uuids):
         client.command("admin", {"abortTransaction": 1, **of})
 
     for place in NAMES:
-        for ref in (place, uuids[place]):
+        for ref in (place, uuid_of(place)):
             marks.sends(send, lambda k, ref=ref: (*reads(ref, k), *writes(ref, k)))
         marks.sends(send, lambda k, place=place: others(place, k))
 
