@@ -328,6 +328,53 @@ def waiting():
         s.end()
 
 
+def run(*command, **variables):
+    p = subprocess.run(command, capture_output=True, text=True, env=os.environ | variables)
+    return p.returncode, p.stdout + p.stderr
+
+
+def one_authority():
+    """A certificate is of the authority whose ca.pem is beside it, and a member has its set's key, or none is made."""
+    folder = tempfile.mkdtemp(prefix="mayfly-compose-")
+    secure, certificates = ROOT / "docker/secure", ROOT / "scripts/certificates"
+    goes_with = lambda own, name: run("openssl", "verify", "-CAfile", f"{folder}/{own}/ca.pem", f"{folder}/{name}")
+    # The authority's key is kept elsewhere.
+    check(run(certificates, f"{folder}/own", "server", "a", "a")[0] == 0, "an authority and a certificate")
+    os.rename(f"{folder}/own/authority", f"{folder}/elsewhere")
+    status, said = run(certificates, f"{folder}/own", "server", "b", "b")
+    check(status == 2 and "AUTHORITY" in said and not os.path.exists(f"{folder}/own/b.pem"), f"without its key: {said}")
+    check(run(certificates, f"{folder}/own", "server", "b", "b", AUTHORITY=f"{folder}/elsewhere")[0] == 0, "with it")
+    check(goes_with("own", "own/b.pem")[0] == 0, "they go together")
+    run(certificates, f"{folder}/other", "server", "c", "c")
+    status, said = run(certificates, f"{folder}/own", "server", "c", "c", AUTHORITY=f"{folder}/other/authority")
+    check(status == 2 and "another authority" in said, f"one of another authority: {said}")
+    # Interrupted after the key of an authority, and before it was in its place.
+    os.makedirs(f"{folder}/half/authority/issued")
+    Path(folder, "half/authority/making").write_text("half")
+    check(run(certificates, f"{folder}/half", "server", "a", "a")[0] == 0, "it is made another time")
+    check(goes_with("half", "half/a.pem")[0] == 0, "and goes on")
+    # A set, from which the authority was taken, or its key.
+    check(run(secure, f"{folder}/set", "a", "b")[0] == 0, "a set")
+    for file in ("key.pem", "key-of-the-set"):
+        os.rename(f"{folder}/set/authority/{file}", f"{folder}/kept")
+        check(run(secure, f"{folder}/set", "a", "b")[0] == 0, f"without {file} what is there stays")
+        status, said = run(secure, f"{folder}/set", "c")
+        check(status == 2 and file in said and not os.path.exists(f"{folder}/set/c/key"), f"and no more comes: {said}")
+        os.rename(f"{folder}/kept", f"{folder}/set/authority/{file}")
+    check(run(secure, f"{folder}/set", "c")[0] == 0 and goes_with("set/a", "set/c/c.pem")[0] == 0, "a member more")
+    # As earlier versions made one: DIR/key, DIR/tls and DIR/tls/authority, whose certificate is in DIR/tls alone.
+    os.makedirs(f"{folder}/old")
+    run(certificates, f"{folder}/old/tls", "server", "a", "a")
+    os.remove(f"{folder}/old/tls/authority/ca.pem")
+    Path(folder, "old/key").write_text("a2V5IG9mIGFuIGVhcmxpZXIgdmVyc2lvbg==")
+    status, said = run(secure, f"{folder}/old", "b")
+    check(status == 2 and "earlier version" in said, f"an earlier version's: {said}")
+    check(run("bash", "-ec", "\n".join(said.splitlines()[1:]))[0] == 0, "what it says to do")
+    check(run(secure, f"{folder}/old", "b")[0] == 0 and goes_with("old/tls", "old/b/b.pem")[0] == 0, "its authority")
+    check(Path(folder, "old/b/key").read_bytes() == Path(folder, "old/key").read_bytes(), "and its key")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def secure_set():
     """docker/compose.secure.yaml's set: certificates, the key, TLS and the first user."""
     folder = tempfile.mkdtemp(prefix="mayfly-compose-")
@@ -376,4 +423,4 @@ def secure_set():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-run_parts("compose", (files, root_user, by_files, refusals, settings, plain_set, waiting, secure_set), check)
+run_parts("compose", (files, root_user, by_files, refusals, settings, plain_set, waiting, one_authority, secure_set), check)
