@@ -86,6 +86,7 @@ build() {
 setup_node() {
   if ! command -v node >/dev/null || ! command -v npm >/dev/null; then install_packages nodejs npm; fi
   if [ "$(node -p 'process.versions.node.split(".")[0]')" -lt 20 ]; then
+    [ "$(uname -m)" = x86_64 ] || die "Node 20 or later is missing, and scripts/lib/node has it for x86_64 alone"
     npm_folder "$ROOT/scripts/lib/node"
     export PATH="$NODE_MODULES/.bin:$PATH"
   fi

@@ -18,7 +18,7 @@ none() { if [ -z "$2" ]; then good; else bad "$1:" "$2"; fi; }
 # nothing in tests sleeps; no cursor points into a request; what grows is charged; scripts name what is there; the code
 # is formatted; pages have the numbers of the code.
 check_layout() {
-  local layout_passed=0 layout_failed=0 t code lib=scripts/lib
+  local layout_passed=0 layout_failed=0 t lock code lib=scripts/lib
   # Not a pipe into grep -q: that ends early, and what is cut off counts as failed.
   local targets
   targets=$(sed 's/#.*//' tests/CMakeLists.txt)
@@ -58,8 +58,10 @@ check_layout() {
     $(git ls-files tests | grep -E '\.(py|cc|h|c|js|mjs|go|java|rs|pl|php|sh)$|/run$')
   # Nothing of this machine in them: `npm ci` asks the registry that it is configured for, and checks the digests.
   for t in $(git ls-files '*package.json'); do
-    if [ -f "${t%.json}-lock.json" ] && ! grep -q '"resolved"' "${t%.json}-lock.json"; then good; else
-      bad "$t needs a package-lock.json without addresses:" \
+    lock=${t%.json}-lock.json
+    if [ -f "$lock" ] && ! grep -q '"resolved"' "$lock" &&
+      [ "$(grep -c '^ *"integrity": "sha512-' "$lock")" = "$(grep -c '^    "node_modules/' "$lock")" ]; then good; else
+      bad "$t needs a package-lock.json without addresses, and with a digest of each package:" \
         "npm install --package-lock-only --omit-lockfile-registry-resolved"
     fi
   done
