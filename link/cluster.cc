@@ -121,7 +121,7 @@ Result<std::unique_ptr<Cluster>> Cluster::Open(const std::string& uri,
   if (const char* key =
           mongoc_uri_get_option_as_utf8(parsed, MONGOC_URI_TLSCERTIFICATEKEYFILE, nullptr)) {
     auto own = CheckSecretFile(key, std::string("tlsCertificateKeyFile: ") + key,
-                               SecretReaders::kGroupOfRoot);
+                               SecretReaders::kAnyGroup);
     if (!own) {
       mongoc_uri_destroy(parsed);
       return own.error();

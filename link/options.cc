@@ -1,5 +1,7 @@
 #include "link/options.h"
 
+#include <sys/stat.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
@@ -22,16 +24,19 @@ bool HasPassword(const std::string& uri) {
          CLI::detail::to_lower(uri).find("keyfilepassword=") != std::string::npos;
 }
 
-/// A file of options with a password in it is a file with a secret.
+/// A file of options with a password in it is a file with a secret. Reads it once more, so it is no
+/// pipe, whose writer is gone.
 Result<void> CheckConfigFile(const CLI::App& app) {
   const CLI::Option* option = app.get_config_ptr();
   if (option == nullptr || option->count() == 0) return Ok();
   const std::string path = option->results().front();
+  struct stat file {};
+  if (::stat(path.c_str(), &file) != 0 || !S_ISREG(file.st_mode)) return Ok();
   bool secret = false;
   for (const CLI::ConfigItem& item : app.get_config_formatter()->from_file(path))
     secret = secret || std::ranges::any_of(item.inputs, HasPassword);
   if (!secret) return Ok();
-  return CheckSecretFile(path, path + " (it has a password)", SecretReaders::kGroupOfRoot);
+  return CheckSecretFile(path, path + " (it has a password)", SecretReaders::kAnyGroup);
 }
 
 }  // namespace
@@ -68,13 +73,13 @@ Result<std::optional<LinkOptions>> ParseLinkOptions(int argc, char** argv) {
   app.add_option("--httpBindIp", o.http_bind_ip, "address for --httpPort (127.0.0.1)");
   try {
     app.parse(argc, argv);
+    MAYFLY_TRY(CheckConfigFile(app));
   } catch (const CLI::Success& e) {
     app.exit(e);
     return std::optional<LinkOptions>();
   } catch (const CLI::ParseError& e) {
     return Error{ErrorCode::kBadValue, e.what()};
   }
-  MAYFLY_TRY(CheckConfigFile(app));
   if (action == "status")
     o.action = LinkOptions::Action::kStatus;
   else if (action == "pause")

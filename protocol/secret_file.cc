@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
 namespace mayfly {
 namespace {
@@ -15,7 +17,15 @@ std::string Remedy(const struct stat& file) {
   const std::string user = std::to_string(::geteuid());
   if (file.st_uid == ::geteuid()) return "chmod 600 it";
   return "chmod 600 it and chown it to user " + user +
-         ", who runs this (a mounted secret: mode 0400, uid " + user + ")";
+         ", who runs this (a mounted secret: mode 0400 and uid " + user +
+         ", or mode 0440 and gid " + std::to_string(::getegid()) + ")";
+}
+
+bool IsOwnGroup(gid_t group) {
+  if (group == 0 || group == ::getegid()) return true;
+  std::vector<gid_t> groups(static_cast<size_t>(std::max(0, ::getgroups(0, nullptr))));
+  const int n = ::getgroups(static_cast<int>(groups.size()), groups.data());
+  return n > 0 && std::find(groups.begin(), groups.begin() + n, group) != groups.begin() + n;
 }
 
 Error Unreadable(std::string_view what, int code) {
@@ -28,8 +38,9 @@ Error Unreadable(std::string_view what, int code) {
 Result<void> CheckSecretFile(const struct stat& file, std::string_view what,
                              SecretReaders readers) {
   if (S_ISCHR(file.st_mode) || S_ISFIFO(file.st_mode)) return Ok();
-  const bool group = readers == SecretReaders::kGroupOfRoot && file.st_uid == 0;
-  if ((file.st_mode & (group ? 037U : 077U)) == 0) return Ok();
+  const bool group =
+      file.st_uid == 0 && (readers == SecretReaders::kAnyGroup || IsOwnGroup(file.st_gid));
+  if ((file.st_mode & (group ? 027U : 077U)) == 0) return Ok();
   char mode[8];
   std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(file.st_mode & 07777));
   return Error{ErrorCode::kInvalidOptions,

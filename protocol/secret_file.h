@@ -8,10 +8,11 @@
 
 namespace mayfly {
 
-/// Who besides the owner may read a file with a secret.
+/// Which group may read a file with a secret if root owns it. Of a file of anybody else none may
+/// (MongoDB's rule for key files): its owner's first group may be that of all users.
 enum class SecretReaders : uint8_t {
-  kNone,         ///< nobody (MongoDB's rule for key files)
-  kGroupOfRoot,  ///< if root owns it, its group (PostgreSQL's rule for private keys)
+  kOwnGroup,  ///< root's, or one of this process: secrets that Kubernetes mounts
+  kAnyGroup,  ///< whatever group root has given it to (PostgreSQL's rule for private keys)
 };
 
 /// Whether nobody else has any access to an open file with a secret: a password, a token, a key.
@@ -19,16 +20,16 @@ enum class SecretReaders : uint8_t {
 /// at: nothing stays in them. Errors: InvalidOptions 72 with the mode, and how to
 /// change it.
 Result<void> CheckSecretFile(const struct stat& file, std::string_view what,
-                             SecretReaders readers = SecretReaders::kNone);
+                             SecretReaders readers = SecretReaders::kOwnGroup);
 /// The same of a file that another library reads; one that is not there has no secret.
 Result<void> CheckSecretFile(const std::string& path, std::string_view what,
-                             SecretReaders readers = SecretReaders::kNone);
+                             SecretReaders readers = SecretReaders::kOwnGroup);
 
 /// The content of such a file of at most `max` bytes, whose descriptor was looked at: nobody can
 /// put another one in its place in between. The caller wipes it (OPENSSL_cleanse) when it is done.
 /// Errors: those of CheckSecretFile; InvalidOptions 72 for a larger one, and with the words of the
 /// system when it cannot be read.
 Result<std::string> ReadSecretFile(const std::string& path, std::string_view what, size_t max,
-                                   SecretReaders readers = SecretReaders::kNone);
+                                   SecretReaders readers = SecretReaders::kOwnGroup);
 
 }  // namespace mayfly

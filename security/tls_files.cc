@@ -107,7 +107,7 @@ Result<TlsIdentity> ReadTlsIdentity(std::string_view option, const std::string& 
   OPENSSL_cleanse(text.data(), text.size());
   if (!key) return key.error();
   id.key = std::move(key).value();
-  MAYFLY_TRY(CheckSecretFile(path, std::string(option) + ": " + path, SecretReaders::kGroupOfRoot));
+  MAYFLY_TRY(CheckSecretFile(path, std::string(option) + ": " + path, SecretReaders::kAnyGroup));
   if (X509_check_private_key(id.certificate.get(), id.key.get()) != 1) {
     ERR_clear_error();
     return BadFile(option, path, "its private key is not that of its (first) certificate");

@@ -132,7 +132,7 @@ void AppendTree(BsonBuilder& out, const Tree& tree, const std::string& prefix) {
 Result<void> CheckHolder(const std::string& path, const OptionRow& row, const std::string& name,
                          const OptionRow::Values& values) {
   if (!row.secret || values.empty() || values.back().empty()) return Ok();
-  return CheckSecretFile(path, path + " (it has " + name + ")", SecretReaders::kGroupOfRoot);
+  return CheckSecretFile(path, path + " (it has " + name + ")", SecretReaders::kAnyGroup);
 }
 
 /// A line of a configuration file in the format before YAML: a flag with its values.

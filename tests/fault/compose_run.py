@@ -176,13 +176,19 @@ def by_files():
         f"MONGO_INITDB_ROOT_{v}_FILE": f"{folder}/{f}" for v, f in (("USERNAME", "name"), ("PASSWORD", "password"))
     }
     # Docker's secrets are 0444 unless the service says otherwise; a name is no secret.
-    for mode in (0o444, 0o440, 0o644):
+    root = os.geteuid() == 0
+    for mode, owner in ((0o444, 0), (0o644, 0), (0o440, 12345)):
         password.chmod(mode)
+        if root:
+            os.chown(password, owner, 12345)
         s = Server(variables)
         status, text = s.ended()
         check(status == 2 and "MONGO_INITDB_ROOT_PASSWORD_FILE" in text and "chmod 600" in text, f"{mode:o}: {text}")
         s.end()
-    password.chmod(0o400)
+    # As Kubernetes mounts them: root's, and of a group of the server's (0440, fsGroup).
+    if root:
+        os.chown(password, 0, os.getegid())
+    password.chmod(0o440 if root else 0o400)
     s = Server(variables)
     try:
         check(s.up() and code(s.client("boss")) == 0, "names and passwords in files")
@@ -423,4 +429,8 @@ def secure_set():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-run_parts("compose", (files, root_user, by_files, refusals, settings, plain_set, waiting, one_authority, secure_set), check)
+run_parts(
+    "compose",
+    (files, root_user, by_files, refusals, settings, plain_set, waiting, one_authority, secure_set),
+    check,
+)

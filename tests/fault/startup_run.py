@@ -256,7 +256,7 @@ def sets():
         p.fails("no key file", 2, "keyFile", *member, "--keyFile", key)
         with open(key, "w") as f:
             f.write("c2VjcmV0c2VjcmV0")
-        os.chmod(key, stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP)
+        os.chmod(key, stat.S_IRUSR | stat.S_IWUSR | stat.S_IROTH)
         p.fails("a key file that others can read", 2, "too open", *member, "--keyFile", key)
         os.chmod(key, 0o600)
         with open(key, "w") as f:

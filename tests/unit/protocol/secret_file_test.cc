@@ -3,8 +3,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <vector>
 
 #include "tests/unit/scratch_dir.h"
 
@@ -20,6 +22,8 @@ TEST_CASE("A file with a secret is read if its owner alone can reach it", "[secr
   ScratchDir dir;
   const std::string path = dir.path() + "/secret";
   std::ofstream(path) << "geheim\n";
+  // A file of root has a rule of its own, which is below.
+  if (::geteuid() == 0) REQUIRE(::chown(path.c_str(), 65534, 65534) == 0);
   const auto read = [&](mode_t mode) {
     REQUIRE(::chmod(path.c_str(), mode) == 0);
     return ReadSecretFile(path, "option: " + path, 100);
@@ -42,27 +46,48 @@ TEST_CASE("A file with a secret is read if its owner alone can reach it", "[secr
   CHECK(ReadSecretFile("/dev/null", "option", 7).value().empty());
 }
 
-TEST_CASE("The group of root may read where an option allows it, and nobody else's",
+TEST_CASE("A group may read a file of root: the server's own, or any where an option allows it",
           "[secret_file]") {
+  constexpr auto kOwn = SecretReaders::kOwnGroup, kAny = SecretReaders::kAnyGroup;
   struct stat file {};
-  const auto allowed = [&](uid_t owner, mode_t mode, SecretReaders readers) {
+  const auto allowed = [&](uid_t owner, gid_t group, mode_t mode, SecretReaders readers) {
     file.st_uid = owner;
+    file.st_gid = group;
     file.st_mode = S_IFREG | mode;
     return CheckSecretFile(file, "key", readers).has_value();
   };
-  CHECK(allowed(0, 0640, SecretReaders::kGroupOfRoot));
-  CHECK(allowed(0, 0440, SecretReaders::kGroupOfRoot));
-  for (const mode_t mode : {0644, 0444, 0660, 0650, 0604})
-    CHECK_FALSE(allowed(0, mode, SecretReaders::kGroupOfRoot));
-  CHECK_FALSE(allowed(0, 0440, SecretReaders::kNone));
-  CHECK_FALSE(allowed(12345, 0640, SecretReaders::kGroupOfRoot));
-  CHECK(allowed(12345, 0600, SecretReaders::kNone));
+  const gid_t own = ::getegid();
+  std::vector<gid_t> groups(1000);
+  groups.resize(static_cast<size_t>(std::max(0, ::getgroups(1000, groups.data()))));
+  gid_t other = 54321;
+  while (other == own || std::ranges::find(groups, other) != groups.end()) ++other;
+  // As Kubernetes mounts secrets with fsGroup.
+  for (const mode_t mode : {0640, 0440, 0600, 0400}) {
+    CHECK(allowed(0, own, mode, kOwn));
+    CHECK(allowed(0, 0, mode, kOwn));
+    CHECK(allowed(0, other, mode, kAny));
+  }
+  for (const gid_t group : groups) CHECK(allowed(0, group, 0440, kOwn));
+  CHECK_FALSE(allowed(0, other, 0440, kOwn));
+  CHECK_FALSE(allowed(0, other, 0640, kOwn));
+  for (const gid_t group : {gid_t{0}, own, other})
+    for (const mode_t mode : {0644, 0444, 0660, 0604, 0620, 0602, 0601, 0777})
+      for (const SecretReaders readers : {kOwn, kAny})
+        CHECK_FALSE(allowed(0, group, mode, readers));
+  // The first group of a user may be that of all users.
+  for (const gid_t group : {gid_t{0}, own, other}) {
+    CHECK_FALSE(allowed(12345, group, 0640, kAny));
+    CHECK_FALSE(allowed(12345, group, 0440, kOwn));
+  }
+  CHECK(allowed(12345, other, 0600, kOwn));
   // The mode alone helps nobody who is not the owner.
   file.st_uid = ::geteuid() + 1;
   file.st_mode = S_IFREG | 0444;
+  const std::string gid = std::to_string(own);
   const std::string user = std::to_string(::geteuid());
   CHECK_THAT(CheckSecretFile(file, "key").error().message,
-             Contains("chown it to user " + user) && Contains("mode 0400, uid " + user));
+             Contains("chown it to user " + user) && Contains("mode 0400 and uid " + user) &&
+                 Contains("mode 0440 and gid " + gid));
   file.st_mode = S_IFIFO | 0644;
   CHECK(CheckSecretFile(file, "key"));
 }

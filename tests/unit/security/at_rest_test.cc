@@ -110,7 +110,7 @@ TEST_CASE("Key files: 32 bytes in base64, and nobody else's", "[at_rest]") {
   CHECK(read().value().bytes() == std::string(32, 'k'));
   REQUIRE(::chmod(path.c_str(), 0400) == 0);
   CHECK(read());
-  for (mode_t open : {0640, 0604, 0610, 0777}) {
+  for (mode_t open : {0644, 0604, 0620, 0660, 0777}) {
     REQUIRE(::chmod(path.c_str(), open) == 0);
     refused("chmod 600");
   }
