@@ -6,6 +6,7 @@
 #include "link/link.h"
 #include "link/options.h"
 #include "link/status_server.h"
+#include "protocol/secret_arguments.h"
 
 using namespace mayfly;
 
@@ -26,6 +27,7 @@ int main(int argc, char** argv) {
   sigaddset(&ends, SIGINT);
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   auto parsed = ParseLinkOptions(argc, argv);
+  HideArguments(argc, argv, {"--source", "--target"});  // passwords may be in them
   if (!parsed) return Fail(parsed.error());
   if (!parsed.value()) return 0;
   const LinkOptions& options = *parsed.value();

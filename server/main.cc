@@ -1,7 +1,7 @@
 #include <string>
 #include <vector>
 
-#include "server/base/secret_arguments.h"
+#include "protocol/secret_arguments.h"
 #include "server/run.h"
 
 /// jemalloc's settings; those in the environment (MALLOC_CONF) count more. Freed memory returns

@@ -13,8 +13,8 @@
 #include <mutex>
 #include <thread>
 
+#include "protocol/secret_arguments.h"
 #include "server/base/log_redaction.h"
-#include "server/base/secret_arguments.h"
 #include "server/dispatch/audit_log.h"
 #include "server/dispatch/config.h"
 #include "server/dispatch/config_options.h"

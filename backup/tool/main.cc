@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "backup/tool/actions.h"
+#include "protocol/secret_arguments.h"
 
 using namespace mayfly;
 
@@ -37,6 +38,7 @@ int main(int argc, char** argv) {
   CLI::App* prune = add("prune", "removes all but the newest backups", &PruneBackups);
   prune->add_option("--keep", o.keep, "how many stay")->required();
   CLI11_PARSE(app, argc, argv);
+  HideArguments(argc, argv, {"--uri"});  // a password may be in it
   if (auto done = run(o); !done) {
     std::fprintf(stderr, "mayfly-backup: %s (%d)\n", done.error().message.c_str(),
                  static_cast<int>(done.error().code));

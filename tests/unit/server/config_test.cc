@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "protocol/secret_arguments.h"
 #include "server/base/environment.h"
-#include "server/base/secret_arguments.h"
 #include "tests/unit/scratch_dir.h"
 
 using namespace mayfly;

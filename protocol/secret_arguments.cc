@@ -1,4 +1,4 @@
-#include "server/base/secret_arguments.h"
+#include "protocol/secret_arguments.h"
 
 #include <fcntl.h>
 #include <termios.h>
