@@ -377,10 +377,9 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
   documents.updated.Add(c.modified);
   documents.deleted.Add(c.deleted);
 
-  auto client = MakeClientCursor(ctx, req, kNamespace);
-  client->cursor = std::make_unique<ListCursor>(out.TakeItems());
-  MAYFLY_CO_TRY(
-      ReplyFirstBatch(ctx.data.cursors(), ctx.op, std::move(client), args.batch_size, reply));
+  MAYFLY_CO_TRY(ReplyFirstBatch(
+      ctx.data.cursors(), ctx.op, std::make_unique<ListCursor>(out.TakeItems()), kNamespace,
+      args.batch_size, false, [&] { return MakeClientCursor(ctx, req, kNamespace); }, reply));
   reply.Append("nErrors", static_cast<int32_t>(c.errors))
       .Append("nInserted", static_cast<int32_t>(c.inserted))
       .Append("nMatched", static_cast<int32_t>(c.matched))

@@ -344,6 +344,7 @@ Result<CheckedOutCursor> TakeCursor(CommandContext& ctx, const CommandRequest& r
   ctx.EditReport([&](OperationReport& r) {
     r.plan_summary = client->plan_summary;
     r.originating_command = client->originating_command;
+    r.originating_of_users = client->of_users;
   });
   // The time a find was given is for all its batches together; a tailable cursor's getMore brings
   // its own, which is how long it waits.

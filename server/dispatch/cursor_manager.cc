@@ -9,7 +9,9 @@
 #include "server/base/session_registry.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/redacted_command.h"
+#include "server/dispatch/server_context.h"
 #include "storage/catalog/namespace.h"
+#include "storage/storage.h"
 
 namespace mayfly {
 
@@ -40,11 +42,9 @@ size_t ClientCursor::bytes() const {
          plan_summary.size() + cursor->bytes();
 }
 
-BsonDocument OriginatingCommand(BsonView command) {
+BsonDocument OriginatingCommand(BsonView command, const ShownCommand& shown) {
   constexpr uint32_t kMaxField = 1024;
   if (command.size() <= kMaxOriginatingCommand) return BsonDocument(command);
-  // What is left out may be what says that it is about credentials.
-  const ShownCommand shown(command);
   return BuildBson([&](BsonBuilder& b) {
     for (const BsonElement& e : command) {
       if (b.size() > kMaxOriginatingCommand) break;
@@ -392,6 +392,7 @@ void CursorManager::ForEachIdle(std::optional<std::string_view> of_user,
                 c.plan_summary,
                 it->second.user,
                 BsonDocument(c.originating_command.view()),
+                c.of_users,
                 c.batches,
                 c.documents_returned,
                 c.created,
@@ -411,7 +412,11 @@ std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const 
   client->ns = ns;
   client->db = req.db;
   client->collection = ns.substr(req.db.size() + 1);
-  client->originating_command = OriginatingCommand(req.body);
+  std::vector<Uuid> uuids;
+  if (ctx.server.has_storage()) uuids = CredentialUuids(ctx.server.storage().catalog());
+  const ShownCommand shown(req.body, {.sequences = &req.sequences, .uuids = uuids});
+  client->of_users = shown.of_users();
+  client->originating_command = OriginatingCommand(req.body, shown);
   if (ctx.session) client->session = ctx.session->id();
   // As the getMores of a transaction look for it: server/execution/transactions.h.
   if (ctx.op.view != nullptr && ctx.op.view->has_own_writes())

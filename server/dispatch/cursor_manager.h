@@ -22,6 +22,8 @@
 
 namespace mayfly {
 
+class ShownCommand;
+
 /// The source of a cursor's documents: an executor, a pipeline, or a list made beforehand. Used by
 /// one thread at a time, but by different ones from batch to batch.
 class ServerCursor {
@@ -89,7 +91,7 @@ inline constexpr int64_t kDefaultFirstBatch = 101;
 /// that are short, since the cursor is not to be as large as the command that made it, and of these
 /// only what may be shown.
 inline constexpr uint32_t kMaxOriginatingCommand = 16 * 1024;
-BsonDocument OriginatingCommand(BsonView command);
+BsonDocument OriginatingCommand(BsonView command, const ShownCommand& shown);
 
 /// A cursor between batches, with what getMore, killCursors, currentOp and serverStatus need to
 /// know.
@@ -111,6 +113,9 @@ struct ClientCursor {
   BsonDocument originating_command;  ///< for currentOp and the profiler
   /// The same if that leaves something out, with access control: what is allowed is asked again.
   BsonDocument whole_command;
+  /// Whether the command named the collections of users (ShownCommand::of_users). Only the whole of
+  /// it tells, with what was beside its body and the UUIDs of that time.
+  bool of_users = false;
   std::string plan_summary;
   std::string_view read_concern;  ///< literal
   int64_t batches = 0, documents_returned = 0;
@@ -141,6 +146,7 @@ struct IdleCursor {
   std::string ns, session, plan_summary;
   std::string user;  ///< UserName::Id() of who has opened it; empty without access control
   BsonDocument originating_command;
+  bool of_users = false;  ///< that command named the collections of users
   int64_t batches = 0, documents_returned = 0;
   Instant created, last_used;
   bool no_timeout = false, tailable = false, await_data = false;

@@ -59,13 +59,9 @@ ShownCommand ShownOf(const FinishedOperation& f) {
     look.uuids = uuids;
   }
   const NamespaceParts found = SplitNamespace(f.report.ns);  // check_names: compared
-  look.of_users = found.db == "admin" && HoldsCredentials(found.db, found.collection);
   // A getMore goes on with what another command has asked for.
-  if (!f.report.originating_command.view().empty()) {
-    CommandLook from;
-    from.uuids = uuids;
-    look.of_users = look.of_users || ShownCommand(f.report.originating_command, from).of_users();
-  }
+  look.of_users = f.report.originating_of_users ||
+                  (found.db == "admin" && HoldsCredentials(found.db, found.collection));
   return ShownCommand(f.request.body, look);
 }
 

@@ -42,6 +42,7 @@ struct Taken {
   std::string_view progress;
   int64_t progress_done = 0, progress_total = 0;
   BsonDocument originating;  ///< the command that a getMore goes on with
+  bool originating_of_users = false;
   std::optional<UserName> user;
 };
 
@@ -81,6 +82,7 @@ Taken Take(const ClientSlot::View& v, bool truncate) {
     t.progress = r->progress;
     t.progress_done = r->progress_done;
     t.progress_total = r->progress_total;
+    t.originating_of_users = r->originating_of_users;
     const BsonView from = r->originating_command.view();
     if (!truncate || from.size() <= kMaxCopied)
       t.originating = BsonDocument(from);
@@ -216,8 +218,7 @@ void AppendIdleTransaction(std::string_view host, std::string_view now_text,
 /// Without secrets: what may be shown of it, by all that is known of it.
 void Redact(std::span<const Uuid> uuids, Taken& t) {
   CommandLook look{.uuids = uuids, .whole = t.whole};
-  const CommandLook from{.uuids = uuids};
-  look.of_users = NamesUsersCollection(t.ns) || ShownCommand(t.originating, from).of_users();
+  look.of_users = NamesUsersCollection(t.ns) || t.originating_of_users;
   look.of_users = ShownCommand(t.command, look).of_users();
   t.command = RedactedCommand(t.command, look);
   t.comment = RedactedCommand(t.comment, look);
@@ -225,8 +226,7 @@ void Redact(std::span<const Uuid> uuids, Taken& t) {
 }
 
 /// `cut`: of its command only the size and the name are shown.
-void AppendIdleCursor(std::string_view host, const IdleCursor& c, std::span<const Uuid> uuids,
-                      bool cut, BsonBuilder& b) {
+void AppendIdleCursor(std::string_view host, const IdleCursor& c, bool cut, BsonBuilder& b) {
   b.Append("type", "idleCursor").Append("host", host).Append("ns", c.ns);
   if (const size_t dot = c.user.find('.'); dot != std::string::npos) {
     BsonArrayBuilder users = b.OpenArray("effectiveUsers");
@@ -244,7 +244,7 @@ void AppendIdleCursor(std::string_view host, const IdleCursor& c, std::span<cons
     BsonBuilder command = d.OpenDocument("originatingCommand");
     AppendCutCommand(c.originating_command.view(), command);
   } else {
-    const CommandLook look{.uuids = uuids, .of_users = NamesUsersCollection(c.ns)};
+    const CommandLook look{.of_users = c.of_users || NamesUsersCollection(c.ns)};
     d.Append("originatingCommand", RedactedCommand(c.originating_command, look));
   }
   d.Append("operationUsingCursorId", int64_t{0});
@@ -369,8 +369,8 @@ std::vector<BsonDocument> CollectOperations(ServerContext& server, const Asker& 
       const size_t size = c.originating_command.view().size();
       whole += size;
       const bool cut = size > kTruncateAt && (options.truncate || whole > kMaxWholeCommands);
-      out.push_back(BuildBson(
-          [&](BsonBuilder& b) { AppendIdleCursor(server.host_and_port(), c, uuids, cut, b); }));
+      out.push_back(
+          BuildBson([&](BsonBuilder& b) { AppendIdleCursor(server.host_and_port(), c, cut, b); }));
     });
   }
   return out;
