@@ -609,8 +609,10 @@ Result<std::unique_ptr<ServerCursor>> OpenPipeline(ExpiryServices& server, Opera
   if (IsChangeStream(server, spec.pipeline)) return OpenChangeStream(server, op, spec);
   auto env = std::make_unique<Environment>(server, spec);
   size_t parsed = 0;
-  MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline,
-             Prepare(server, op, spec, *env, false, nullptr, plan_summary, &parsed));
+  auto prepared = Prepare(server, op, spec, *env, false, nullptr, plan_summary, &parsed);
+  // Plans that compete read documents already.
+  if (!prepared) return env->Shown(std::move(prepared).error());
+  std::unique_ptr<Pipeline> pipeline = std::move(prepared).value();
   if (writes) *writes = pipeline->WritesTo(nullptr, nullptr);
   std::unique_ptr<ServerCursor> cursor =
       std::make_unique<PipelineCursor>(std::move(env), std::move(pipeline));

@@ -6,6 +6,7 @@
 
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/expiry_services.h"
+#include "server/dispatch/redacted_command.h"
 #include "server/execution/existing_collection.h"
 #include "server/execution/link_facts.h"
 #include "server/execution/series_definition.h"
@@ -153,7 +154,9 @@ Result<void> AppendRuleFacts(ExpiryServices& server, Operation& op, const Listed
   out.Append("pending", pending);
   out.Append("deleted", f.deleted).Append("ratePerSecond", f.rate_per_second);
   AppendDeadline(out, "lastPass", f.last_visit == INT64_MIN ? INT64_MAX : f.last_visit);
-  if (!f.last_error.empty()) out.Append("lastError", f.last_error);
+  // An error quotes the key of a document: of those of users it may be a credential.
+  const bool hidden = HoldsCredentials(r.rule.coll->db, r.rule.coll->name);
+  if (!f.last_error.empty()) out.Append("lastError", hidden ? kRedacted : f.last_error);
   if (f.locked > 0 && pending > 0)
     out.Append("waitsFor", "transaction").Append("lockedByTransactions", f.locked);
   else if (f.waits_for == TtlWait::kWindow || f.waits_for == TtlWait::kLimit) {

@@ -51,20 +51,21 @@ BsonDocument ValidationFailure(const CollectionInfo& coll, BsonView doc, Instant
 /// for, only the size and the _id.
 BsonDocument ShownFailure(const CollectionInfo& coll, BsonView doc, Instant now) {
   constexpr size_t kMaxShown = 16 << 10;
-  const BsonDocument document = BuildBson([&](BsonBuilder& b) {
-    if (doc.size() <= kMaxShown) {
-      b.Append("document", doc);
-      return;
-    }
-    BsonBuilder cut = b.OpenDocument("document");
-    if (const BsonValue id = doc["_id"]; id.size() <= kMaxShown) cut.Append("_id", id);
-    cut.Append("$truncated", std::to_string(doc.size()) + " bytes");
-  });
-  const BsonDocument shown = ShownDefinition(coll.db, coll.name, {}, document);
+  const BsonDocument whole = BuildBson([&](BsonBuilder& b) { b.Append("document", doc); });
+  BsonDocument shown = ShownDefinition(coll.db, coll.name, {}, whole);
+  const bool nothing_hidden = shown.bytes() == whole.bytes();
+  if (doc.size() > kMaxShown) {
+    const BsonDocument cut = BuildBson([&](BsonBuilder& b) {
+      BsonBuilder d = b.OpenDocument("document");
+      if (const BsonValue id = doc["_id"]; id.size() <= kMaxShown) d.Append("_id", id);
+      d.Append("$truncated", std::to_string(doc.size()) + " bytes");
+    });
+    shown = ShownDefinition(coll.db, coll.name, {}, cut);
+  }
   return BuildBson([&](BsonBuilder& b) {
     b.AppendAll(shown);
-    // The explanation quotes what is hidden in the document.
-    if (shown.bytes() == document.bytes())
+    // The explanation quotes what is hidden in the document, also where that is left out.
+    if (nothing_hidden)
       b.AppendAll(ValidationFailure(coll, doc, now));
     else
       b.Append("errInfo", kRedacted);
