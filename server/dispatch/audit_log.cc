@@ -146,9 +146,7 @@ AuditActor AuditActor::Of(const CommandContext* ctx) {
   return who;
 }
 
-AuditLog::AuditLog(AuditFormat format, const Clock& clock) : format_(format), clock_(clock) {
-  if (auto key = RandomBytes(16)) key_ = std::move(key).value();
-}
+AuditLog::AuditLog(AuditFormat format, const Clock& clock) : format_(format), clock_(clock) {}
 
 Result<std::unique_ptr<AuditLog>> AuditLog::Open(const AuditOptions& options,
                                                  const std::string& path, const Clock& clock) {
@@ -159,6 +157,7 @@ Result<std::unique_ptr<AuditLog>> AuditLog::Open(const AuditOptions& options,
 
 Result<void> AuditLog::Open(const AuditOptions& options, const std::string& path) {
   if (options.destination == AuditDestination::kNone) return Ok();
+  MAYFLY_TRY(key_, RandomBytes(16));
   MAYFLY_TRY(SetFilter(options.filter));
   MAYFLY_TRY(sink_, AuditSink::Open(options, path));
   return Ok();

@@ -29,11 +29,6 @@ constexpr size_t kMaxKnown = 100;
 constexpr int64_t kKnownMicros = 300'000'000;
 constexpr int kMaxChecks = 4;  // at once: each keeps a worker busy for some milliseconds
 
-std::string NewKey() {
-  auto random = RandomBytes(32);
-  return random ? std::move(random).value() : std::string();
-}
-
 std::string WithoutPort(std::string_view address) {
   return std::string(address.substr(0, address.rfind(':')));
 }
@@ -121,12 +116,12 @@ Result<std::string> ReadTokenFile(const std::string& path) {
   return token;
 }
 
-HttpLogins::HttpLogins(ServerContext& server, IoExecutor io)
-    : server_(server), io_(io), key_(NewKey()) {}
+HttpLogins::HttpLogins(ServerContext& server, IoExecutor io) : server_(server), io_(io) {}
 
 Result<void> HttpLogins::Start() {
+  MAYFLY_TRY(key_, RandomBytes(32));
   const BsonValue file = server_.config().parsed.view().FindPath("mayfly.httpMetricsTokenFile");
-  if (!file.IsString() || key_.empty()) return Ok();
+  if (!file.IsString()) return Ok();
   if (!server_.access().enforced() && !server_.config().transition_to_auth)
     return Error{ErrorCode::kBadValue,
                  "--httpMetricsTokenFile is for access control, which is off: everybody may read "
@@ -203,7 +198,7 @@ Awaitable<UserAccessPtr> HttpLogins::ByCertificate(HttpCertificate& certificate,
 
 Awaitable<UserAccessPtr> HttpLogins::ByPassword(std::string_view authorization,
                                                 const HttpOrigin& origin) {
-  if (key_.empty() || authorization.size() > kMaxAuthorization ||
+  if (authorization.size() > kMaxAuthorization ||
       !boost::algorithm::istarts_with(authorization, kBasic))
     co_return nullptr;
   // Both addresses count too, whole: restrictions look at them.

@@ -50,7 +50,7 @@ class HttpLogins {
 
   ServerContext& server_;
   IoExecutor io_;
-  const std::string key_;
+  std::string key_;
   std::map<std::string, Known, std::less<>> known_;
   std::string token_digest_;  ///< with key_; empty: there is no token
   UserAccessPtr scraper_;     ///< what the token allows
