@@ -10,6 +10,7 @@
 #include "server/dispatch/server_context.h"
 #include "server/execution/aggregate_stages.h"
 #include "server/execution/collection_options.h"
+#include "server/execution/view_definition.h"
 #include "storage/schema/schema_watch.h"
 #include "storage/storage.h"
 
@@ -77,26 +78,37 @@ void AppendRules(BsonBuilder& p, BsonView rules, bool made) {
   if (!made) p.AppendNull("new");
 }
 
+/// The collection that a view reads in the end, by way of other views; empty for a collection.
+std::string BehindView(Catalog& catalog, const CollectionInfo& c) {
+  std::string name = c.view_on;
+  for (int depth = 0; depth < kMaxViewDepth; ++depth) {
+    const CollectionInfoPtr next = name.empty() ? nullptr : catalog.Find(c.db, name);
+    if (next == nullptr || !next->is_view()) break;
+    name = next->view_on;
+  }
+  return name;
+}
+
 /// A view's pipeline, as far as it may be shown.
-void AppendPipeline(const CollectionInfo& c, BsonBuilder& out) {
+void AppendPipeline(Catalog& catalog, const CollectionInfo& c, BsonBuilder& out) {
   const BsonDocument definition = BuildBson([&](BsonBuilder& b) {
     if (c.view_pipeline.view().size() <= kMaxAuditValue)
       b.AppendArray("pipeline", c.view_pipeline);
     else
       b.Append("pipeline", "...");
   });
-  out.AppendAll(ShownDefinition(c.db, c.name, c.view_on, definition));
+  out.AppendAll(ShownDefinition(c.db, c.name, BehindView(catalog, c), definition));
 }
 
 /// What collMod changes besides rules of expiry, whose entries the command writes itself.
-BsonDocument OptionsOf(const CollectionInfo& c) {
+BsonDocument OptionsOf(Catalog& catalog, const CollectionInfo& c) {
   return BuildBson([&](BsonBuilder& b) {
-    const BsonDocument shown = ShownDefinition(c.db, c.name, c.view_on, c.options);
+    const BsonDocument shown = ShownDefinition(c.db, c.name, BehindView(catalog, c), c.options);
     for (const BsonElement& e : shown.view())
       if (e.name != "expiry" && e.name != "onExpire") AppendAuditValue(b, e.name, e.value);
     if (!c.is_view()) return;
     b.Append("viewOn", c.view_on);
-    AppendPipeline(c, b);
+    AppendPipeline(catalog, c, b);
   });
 }
 
@@ -118,7 +130,8 @@ class SchemaChange {
       Write("renameCollection",
             [&](BsonBuilder& p) { p.Append("old", before->ns).Append("new", after->ns); });
     TellIndexes(*before, *after);
-    const BsonDocument was = OptionsOf(*before), is = OptionsOf(*after);
+    Catalog& catalog = server_.storage().catalog();
+    const BsonDocument was = OptionsOf(catalog, *before), is = OptionsOf(catalog, *after);
     if (was.bytes() != is.bytes())
       Write("collMod", [&](BsonBuilder& p) {
         p.Append("ns", after->ns).Append("old", was).Append("new", is);
@@ -136,7 +149,7 @@ class SchemaChange {
       p.Append("ns", c.ns);
       if (c.is_view()) {
         p.Append("viewOn", c.db + "." + c.view_on);
-        AppendPipeline(c, p);
+        AppendPipeline(server_.storage().catalog(), c, p);
       }
       AppendRules(p, RulesOf(c), made);
     });

@@ -2,6 +2,7 @@
 #include "server/commands/user_changes.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_events.h"
+#include "server/dispatch/redacted_command.h"
 #include "server/dispatch/server_context.h"
 #include "server/privileges/check.h"
 
@@ -54,7 +55,10 @@ Result<MergeArgs> ReadMergeArgs(const CommandRequest& req) {
 void AppendAuditOf(BsonBuilder& p, const UserDocument& user, bool changed) {
   AppendUserName(p, user.name);
   if (changed) p.Append("passwordChanged", true);
-  if (user.custom_data) AppendAuditValue(p, "customData", BsonView(*user.custom_data).AsValue());
+  if (user.custom_data && user.custom_data->view().size() <= kMaxAuditValue)
+    p.Append("customData", ShownCustomData(*user.custom_data));
+  else if (user.custom_data)
+    p.Append("customData", "...");
   AppendRoleNames(p, "roles", user.roles);
   if (!user.restrictions.empty())
     AppendRestrictions(p, "authenticationRestrictions", user.restrictions);

@@ -7,6 +7,7 @@
 #include "server/commands/user_changes.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_events.h"
+#include "server/dispatch/redacted_command.h"
 #include "server/dispatch/server_context.h"
 #include "server/privileges/privileges.h"
 
@@ -102,7 +103,7 @@ void AppendUserAudit(BsonBuilder& p, const UserName& name, const UserArgs& a, bo
   AppendUserName(p, name);
   if (changed) p.Append("passwordChanged", a.password.has_value());
   if (a.custom_data && a.custom_data->view().size() <= kMaxAuditValue)
-    p.Append("customData", *a.custom_data);
+    p.Append("customData", ShownCustomData(*a.custom_data));
   else if (a.custom_data)
     p.Append("customData", "...");
   if (a.roles) AppendRoleNames(p, "roles", *a.roles);

@@ -110,7 +110,7 @@ void AppendCutText(BsonView doc, bool array, std::string& out) {
     if (!std::exchange(first, false)) out += ", ";
     if (!array) out.append(e.name).append(": ");
     const size_t room = kMaxCommandBytes + 16;
-    if ((!array && IsHidden(e)) || (e.value.IsDocument() && TakesSecrets(e.value.Document()))) {
+    if (IsHiddenAsText(e)) {
       out.append(1, '"').append(kRedacted).append(1, '"');
     } else if (e.value.IsDocument()) {
       AppendCutText(e.value.Document(), false, out);

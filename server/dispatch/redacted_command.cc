@@ -198,21 +198,23 @@ void AppendField(std::string_view command, bool own, bool is_command, const Bson
   }
 }
 
-/// Whether a field of the document is a command: of an entry of the log, or an entry of applyOps.
-bool IsEntrysCommand(BsonView document, const BsonElement& field) {
-  if (field.name != "o") return false;
+/// Whether the field `o` of the document is a command: of an entry of the log, or of applyOps.
+bool IsEntryOfCommand(BsonView document) {
   const BsonValue op = document["op"];
   return op.IsString() && op.String() == "c";
 }
 
 void AppendFields(std::string_view command, bool own, BsonView document, BsonBuilder& out) {
-  for (const BsonElement& e : document)
-    AppendField(command, own, IsEntrysCommand(document, e), e, out);
+  std::optional<bool> entry;  // one look for all fields of this name
+  for (const BsonElement& e : document) {
+    if (e.name == "o" && !entry) entry = IsEntryOfCommand(document);
+    AppendField(command, own, e.name == "o" && *entry, e, out);
+  }
 }
 
 bool NamesUsers(std::string_view text, bool of_admin) {
   return text == "system.users" || text == kUsersNamespace || text == kRestoredUsersNamespace ||
-         (of_admin && text == "tempusers");
+         text == "system.keys" || text == "admin.system.keys" || (of_admin && text == "tempusers");
 }
 
 /// What finds the collections of users in a command.
@@ -274,11 +276,20 @@ bool MayNameOthers(std::string_view command, std::string_view field) {
   return IsOneOf(command, kNames);
 }
 
+/// Whether a command is applyOps, whose entries are of any database.
+bool HasEntries(BsonView command) {
+  const BsonElement first = command.First();
+  if (Same(first.name, "explain") && first.value.IsDocument())
+    return Same(first.value.Document().First().name, "applyOps");
+  return Same(first.name, "applyOps");
+}
+
 bool IsKnownWord(std::string_view text) {
   constexpr std::string_view kWords[] = {
-      "local",   "majority",         "snapshot",     "linearizable",       "available",
-      "primary", "primaryPreferred", "secondary",    "secondaryPreferred", "nearest",
-      "text",    "textScore",        "queryPlanner", "executionStats",     "allPlansExecution"};
+      "local",     "majority",         "snapshot",     "linearizable",       "available",
+      "primary",   "primaryPreferred", "secondary",    "secondaryPreferred", "nearest",
+      "text",      "textScore",        "queryPlanner", "executionStats",     "allPlansExecution",
+      "committed", "aborted"};
   return std::ranges::find(kWords, text) != std::end(kWords);
 }
 
@@ -334,16 +345,24 @@ bool HoldsCredentials(std::string_view db, std::string_view collection) {
 
 bool IsHidden(const BsonElement& field) { return Hides({}, false, field); }
 
-bool TakesSecrets(BsonView document) {
-  const std::string_view name = document.First().name;
-  return IsLogin(name) || IsOfOneUser(name);
+bool IsHiddenAsText(const BsonElement& field) {
+  if (IsHidden(field)) return true;
+  if (!field.value.IsDocument()) return false;
+  const std::string_view first = field.value.Document().First().name;
+  const bool is_command = field.name == "explain" || field.name == "o";
+  const std::string_view name = is_command ? RuleOf(first) : first;
+  return IsLogin(name) || TakesPassword(name) || Same(field.name, "speculativeAuthenticate");
 }
 
-bool ShownCommand::takes_secrets() const { return IsLogin(command_) || IsOfOneUser(command_); }
+bool ShownCommand::takes_secrets() const { return IsLogin(command_) || TakesPassword(command_); }
+
+BsonDocument ShownCustomData(BsonView data) {
+  return BuildBson([&](BsonBuilder& b) { AppendPart("createUser", data, b); });
+}
 
 std::vector<Uuid> CredentialUuids(Catalog& catalog) {
   std::vector<Uuid> out;
-  for (const std::string_view name : {"system.users", "tempusers"})
+  for (const std::string_view name : {"system.users", "tempusers", "system.keys"})
     if (const CollectionInfoPtr c = catalog.Find("admin", name)) out.push_back(c->uuid);
   return out;
 }
@@ -353,7 +372,7 @@ ShownCommand::ShownCommand(BsonView body, const CommandLook& look)
   const std::string_view name = body.First().name;
   if (of_users_ || IsOfRoles(name)) return;
   Finder finder{.uuids = look.uuids};
-  if (body.size() <= kMaxLook)
+  if (body.size() <= kMaxLook && !HasEntries(body))
     if (const BsonValue db = body["$db"]; db.IsString()) finder.of_admin = db.String() == "admin";
   size_t fields = 0, total = 2 * kMaxLook;
   // What cannot be looked at is not shown: in the part that is left out, or behind too much else.

@@ -70,9 +70,11 @@ BsonDocument RedactedCommand(BsonView command, const CommandLook& look = {});
 /// `view_on`: of a view; else empty.
 BsonDocument ShownDefinition(std::string_view db, std::string_view collection,
                              std::string_view view_on, BsonView definition);
-/// Whether a document within a command is a login, or a command for users, which have rules of
-/// their own: as text it is not shown at all.
-bool TakesSecrets(BsonView document);
+/// Whether a field, at whatever depth of a command, is not shown at all where the command is shown
+/// as text: what has a secret name, logins, and commands for users, which have rules of their own.
+bool IsHiddenAsText(const BsonElement& field);
+/// What may be shown of the customData of a user, as everywhere where the command is shown.
+BsonDocument ShownCustomData(BsonView data);
 /// Whether the value of a field outside of a login is hidden.
 bool IsHidden(const BsonElement& field);
 

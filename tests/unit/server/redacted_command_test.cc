@@ -55,6 +55,13 @@ TEST_CASE("Credentials and passwords are hidden at any depth", "[redaction]") {
             {"$merge": {"into": {"db": "admin", "coll": "tempusers"}}}], "$db": "shop"})",
         R"({"aggregate": "c", "pipeline": [{"$match": {"a": "canary-4711"}},
             {"$out": {"coll": "tempusers", "db": "admin"}}], "$db": "shop"})",
+        R"({"applyOps": [{"op": "c", "ns": "admin.$cmd", "o": {"createIndexes": "tempusers",
+            "partialFilterExpression": {"a": "canary-4711"}}}], "$db": "shop"})",
+        R"({"explain": {"applyOps": [{"op": "c", "ns": "admin.$cmd", "o": {"collMod": "tempusers",
+            "validator": {"a": "canary-4711"}}}]}, "$db": "shop"})",
+        R"({"find": "system.keys", "filter": {"key": "canary-4711"}, "$db": "admin"})",
+        R"({"aggregate": "c", "pipeline": [{"$lookup": {"from": "system.keys", "let":
+            {"a": "canary-4711"}}}], "$db": "admin"})",
         // A password under a wrong name.
         R"({"createUser": "x", "pass": "canary-4711", "roles": []})",
         R"({"createUser": "x", "secret": "canary-4711", "roles": []})",
@@ -178,6 +185,47 @@ TEST_CASE("The collections of users are found wherever a command names them", "[
   };
   CHECK(ShownCommand(much("aggregate")).of_users());
   CHECK_FALSE(ShownCommand(much("insert")).of_users());
+}
+
+// Each field was looked up among all of them: hours for a message of 16 MB.
+TEST_CASE("A document of fields with one name is looked at once", "[redaction]") {
+  const BsonDocument many = BuildBson([](BsonBuilder& b) {
+    b.Append("insert", "c");
+    BsonBuilder inner = b.OpenDocument("x");
+    for (int i = 0; i < 5'000'000; ++i) inner.AppendNull("o");
+    inner.Append("password", kCanary);
+  });
+  CHECK(RedactedCommand(many).view()["x"].Document().size() ==
+        many.view()["x"].Document().size() - kCanary.size() + kRedacted.size());
+}
+
+TEST_CASE("As text a login and a command for users are not shown at all", "[redaction]") {
+  const auto hidden = [](const char* json) {
+    const BsonDocument document = ParseJson(json).value();
+    return IsHiddenAsText(document.view().First());
+  };
+  for (const char* json :
+       {R"({"x": {"saslContinue": 1}})", R"({"x": {"createUser": "u"}})", R"({"pwd": "x"})",
+        R"({"speculativeAuthenticate": {"db": "a", "payload": "x"}})",
+        R"({"SpeculativeAuthenticate": {"payload": "x"}})", R"({"explain": {"creatUser": "u"}})",
+        R"({"explain": {"setParameter": 1, "tlsClusterPassword": 5}})",
+        R"({"o": {"changeUserPassword": "u"}})"}) {
+    INFO(json);
+    CHECK(hidden(json));
+  }
+  for (const char* json : {R"({"x": {"userId": 1}})", R"({"explain": {"find": "c"}})",
+                           R"({"o": {"_id": 1, "user": "x"}})", R"({"0": {"user": "x"}})"}) {
+    INFO(json);
+    CHECK_FALSE(hidden(json));
+  }
+}
+
+TEST_CASE("The custom data of users is shown as in their commands", "[redaction]") {
+  const auto shown = [](const char* json) {
+    return ToRelaxedJson(ShownCustomData(ParseJson(json).value()));
+  };
+  CHECK(shown(R"({"a":"b","password":"s","deep":{"passphrase":5},"list":[{"pwd":"s"}]})") ==
+        Json(R"({"a":"b","password":"xxx","deep":{"passphrase":"xxx"},"list":[{"pwd":"xxx"}]})"));
 }
 
 TEST_CASE("Definitions on the collections of users have names alone", "[redaction]") {
