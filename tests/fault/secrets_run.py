@@ -4,7 +4,8 @@ and the data of clients that redactClientLogData takes out of the log.
 The last line says "N passed, N failed".
 """
 
-import base64, json, os, re, resource, shutil, signal, struct, subprocess, tempfile, urllib.error, urllib.request
+import base64, datetime, json, os, re, resource, shutil, signal, socket, struct, subprocess, tempfile
+import urllib.error, urllib.request
 from pathlib import Path
 
 import bson
@@ -423,7 +424,7 @@ def long_ones(place):
 
 
 def send_beside(client, body, **sequences):
-    """Sends a command whose arrays are beside its body, as drivers send them; the reply is read by the caller."""
+    """Sends a command whose arrays are beside its body, as drivers send them, and reads no reply."""
     data = struct.pack("<I", 0) + b"\0" + bson.encode(body)
     for name, documents in sequences.items():
         part = name.encode() + b"\0" + b"".join(map(bson.encode, documents))
@@ -485,7 +486,7 @@ def look_everywhere(s, root, marks):
     for command in ({"serverStatus": 1}, {"top": 1}, {"getCmdLineOpts": 1}, {"getParameter": "*"}, {"ttlStatus": 1}):
         marks.look("diagnostics", str(db.command(command)))
     basic = base64.b64encode(f"root:{PASSWORD}".encode()).decode()
-    for path in ("/", "/metrics", "/api/rules", "/api/forecast", "/healthz", "/readyz"):
+    for path in ("/", "/metrics", "/api/status", "/api/forecast", "/healthz", "/readyz"):
         q = urllib.request.Request(f"http://127.0.0.1:{s.http}{path}", headers={"Authorization": f"Basic {basic}"})
         try:
             text = urllib.request.urlopen(q, timeout=60).read().decode()
@@ -523,7 +524,8 @@ def everywhere():
         root.admin.create_collection("tempusers")
 
         def uuid_of(name):
-            return root.admin.command("listCollections", filter={"name": name})["cursor"]["firstBatch"][0]["info"]["uuid"]
+            listed = root.admin.command("listCollections", filter={"name": name})["cursor"]["firstBatch"]
+            return listed[0]["info"]["uuid"]
 
         client = log_in(s.port, "root", PASSWORD)
         ordinary = Marks()
@@ -574,6 +576,196 @@ def in_transactions(client, marks, uuid_of):
         marks.sends(send, lambda k, place=place: others(place, k))
 
 
+KEY = "canary-6ae1f-stored-key"
+VALUE = "canary-6ae1f-value"
+USER = {"_id": "x.z", "user": "z", "db": "x", "roles": [], "credentials": {
+    "SCRAM-SHA-256": {"iterationCount": 15000, **{k: KEY for k in ("salt", "storedKey", "serverKey")}}}}  # fmt: skip
+NO_NUMBER = {"$toInt": "$credentials.SCRAM-SHA-256.storedKey"}
+
+
+def error_of(f, *a, **k):
+    """What the client is told; empty without an error."""
+    try:
+        f(*a, **k)
+        return ""
+    except OperationFailure as e:
+        return str(e.details)
+
+
+def shown_nowhere(s, root, what, *more, secrets=(KEY, VALUE)):
+    """None of these in whatever the server shows of what has run. `more`: (a place, its text)."""
+    db = root.admin
+    idle = list(db.aggregate([{"$currentOp": {"idleCursors": True, "allUsers": True}}]))
+    profile = [list(root[d].system.profile.find()) for d in ("admin", "shop")]
+    for place, text in (
+        ("getLog", "\n".join(db.command("getLog", "global")["log"])), ("the log", s.log()), ("currentOp", str(idle)),
+        ("the profile", str(profile)), ("the audit log", Path(s.audit_path).read_text()), *more,
+    ):  # fmt: skip
+        for secret in secrets:
+            at = text.find(secret)
+            check(at < 0, f"{what}: nothing in {place}: {text[max(0, at - 300) :][:500] if at >= 0 else ''}")
+
+
+def cursors():
+    """A cursor and its getMores are shown as what opened it, of which little is kept (issue 29)."""
+    with Server("--slowms", "-1", "--profile", "2") as s:
+        root = s.first_user()
+        db = root.admin
+        for d in (root.admin, root.shop):
+            d.command("profile", 2)
+        db["system.users"].insert_one(USER)
+        db.plain.insert_one({})
+        of_z = [{"$match": {"_id": "x.z"}}, {"$project": {"x": NO_NUMBER}}]
+        for size in (100, 17_000, 60_000):
+            lookup = {"$lookup": {"from": "system.users", "as": "y", "pipeline": of_z}}
+            stages = [{"$match": {"p": {"$ne": "p" * size}}}, {"$match": {"q": {"$ne": VALUE}}}, lookup]
+            opened = db.command("aggregate", "plain", pipeline=stages, cursor={"batchSize": 0})
+            shown_nowhere(s, root, f"a cursor of {size} bytes")
+            said = error_of(db.command, "getMore", opened["cursor"]["id"], collection="plain")
+            check(KEY in said, f"its client may read users, and is told: {said}")
+            shown_nowhere(s, root, f"its getMore, after {size} bytes")
+        client = log_in(s.port, "root", PASSWORD)
+        for inside in ({"ops": [{"delete": 0, "filter": {"x": VALUE}}]}, {"let": {"x": VALUE}}):
+            beside = {"nsInfo": [{"ns": "admin.system.users"}]}
+            if "ops" not in inside:
+                beside["ops"] = [{"delete": 0, "filter": {"x": "none"}}]
+            send_beside(client, {"bulkWrite": 1, **inside, "cursor": {"batchSize": 0}, "$db": "admin"}, **beside)
+            client.command("admin", {"ping": 1})  # behind the other reply
+            idle = db.aggregate([{"$currentOp": {"idleCursors": True}}, {"$match": {"type": "idleCursor"}}])
+            ids = [o["cursor"]["cursorId"] for o in idle if "bulkWrite" in o["cursor"]["originatingCommand"]]
+            check(len(ids) == 1, f"its cursor is open: {ids}")
+            shown_nowhere(s, root, f"a cursor of bulkWrite with {next(iter(inside))}")
+            reply = client.command("admin", {"getMore": ids[0], "collection": "$cmd.bulkWrite"})
+            check(reply["ok"] == 1, f"its getMore: {reply}")
+            shown_nowhere(s, root, f"the getMore of bulkWrite with {next(iter(inside))}")
+        check("originatingCommand" in s.log(), "the log has what opened them")
+        by_views(root)
+
+
+def by_views(root):
+    """Errors of views on users quote nothing, also where plans compete, which read before there is a cursor."""
+    db = root.admin
+    db.tempusers.create_index("user")
+    db.tempusers.insert_many([{**USER, "_id": f"x.{i}", "user": str(i)} for i in range(5)])
+    db.create_collection("rows", viewOn="tempusers", pipeline=[{"$match": {"db": "shop"}}])
+    db.create_collection("fails", viewOn="tempusers", pipeline=[{"$match": {"$expr": NO_NUMBER}}])
+    one_plan, two_plans = {}, {"_id": {"$gt": ""}, "user": {"$gt": ""}}
+    plans = db.command("explain", {"find": "tempusers", "filter": two_plans})["queryPlanner"]
+    check(len(plans["rejectedPlans"]) == 1, f"there are two: {plans}")
+    for asked in (one_plan, two_plans):
+        for view, more in (("rows", {"$expr": NO_NUMBER}), ("fails", {})):
+            match = {**asked, **more}
+            for command in (
+                {"find": view, "filter": match}, {"count": view, "query": match},
+                {"distinct": view, "key": "x", "query": match},
+                {"aggregate": view, "pipeline": [{"$match": match}], "cursor": {}},
+                {"aggregate": "plain", "pipeline": [{"$unionWith": {"coll": view, "pipeline": [{"$match": match}]}}],
+                 "cursor": {}},
+                {"explain": {"find": view, "filter": match}, "verbosity": "executionStats"},
+            ):  # fmt: skip
+                said = error_of(db.command, command)
+                # What the other one leaves out is not looked at, so there is no error.
+                check("parse" not in said and (view == "rows" or "is not shown" in said), f"{command}: {said}")
+
+
+def quoted():
+    """What quotes a document or a command elsewhere: rules of expiry, warnings, the audit log, texts (issue 29)."""
+    with Server("--slowms", "-1", "--profile", "2") as s:
+        root = s.first_user()
+        db = root.admin
+        for d in (root.admin, root.shop):
+            d.command("profile", 2)
+        of_rules(s, root)
+        of_validators(s, root)
+        # The custom data of a user has no rule of its own.
+        own = {"city": "visible-city", "password": VALUE, "deep": [{"passphrase": VALUE}]}
+        db.command("createUser", "ann", pwd=PASSWORD, roles=[], customData=own)
+        db.command("updateUser", "ann", customData={**own, "city": "visible-town"})
+        key, salt = (base64.b64encode(b).decode() for b in (b"k" * 32, b"s" * 28))
+        keys = {"iterationCount": 15000, "salt": salt, "storedKey": key, "serverKey": key}
+        merged = {"_id": "admin.bea", "user": "bea", "db": "admin", "roles": [], "credentials": {"SCRAM-SHA-256": keys}}
+        db.mine.insert_one({**merged, "customData": {"city": "visible-village"}})
+        db.tempusers.insert_one({**merged, "customData": {"city": "visible-port", "pwd": VALUE}})
+        for temp in ("admin.mine", "admin.tempusers"):
+            db.command("_mergeAuthzCollections", 1, tempUsersCollection=temp, drop=False, db="")
+        audit = Path(s.audit_path).read_text()
+        seen = [v for v in ("city", "town", "village", "port") if f"visible-{v}" in audit]
+        check(len(seen) == 4, f"what is no secret is in the audit log: {seen}")
+        shown_nowhere(s, root, "custom data")
+        # As text, beyond what a line has whole.
+        pad = "p" * 60_000
+        for command in (
+            {"hello": 1, "speculativeAuthenticate": {"db": "admin", "payload": VALUE, "saslStart": 1}, "pad": pad},
+            {"explain": {"creatUser": "u", "pw": VALUE}, "pad": pad},
+            {"explain": {"setParameter": 1, "tlsClusterPassword": NUMBER}, "pad": pad},
+            {"setParameter": 1, "tlsClusterPassword": NUMBER, "pad": pad},
+            {"applyOps": [{"op": "c", "ns": "a.$cmd", "o": {"changeUserPassword": "u", "to": VALUE}}], "pad": pad},
+        ):
+            code(db.command, command)
+            shown_nowhere(s, root, f"a long {next(iter(command))}", secrets=(VALUE, str(NUMBER)))
+        # In an entry, of whatever database the command is.
+        index = {"createIndexes": "tempusers", "key": {"a": 1}, "name": "a", "v": 2}
+        entry = {"op": "c", "ns": "admin.$cmd", "o": {**index, "partialFilterExpression": {"a": VALUE}}}
+        code(root.shop.command, {"applyOps": [entry]})
+        shown_nowhere(s, root, "an entry of another database")
+        db.create_collection("first", viewOn="system.users", pipeline=[])
+        db.create_collection("second", viewOn="first", pipeline=[{"$match": {"x": "canary-of-a-view"}}])
+        check("canary-of-a-view" not in Path(s.audit_path).read_text(), "a view on a view on users")
+    arguments()
+
+
+def of_rules(s, root):
+    """What an archive does not take is quoted by its rule."""
+    db = root.admin
+    root.shop.late.create_index("credentials.SCRAM-SHA-256.storedKey", unique=True)
+    root.shop.late.insert_one({"credentials": USER["credentials"]})
+    db.command("create", "tempusers", onExpire={"action": "archive", "into": {"db": "shop", "coll": "late"}})
+    db.tempusers.create_index("when", expireAfterSeconds=0)
+    db.tempusers.insert_one({**USER, "when": datetime.datetime(2020, 1, 1)})
+    rule = lambda: [r for r in db.command("ttlStatus", 1)["rules"] if r["ns"] == "admin.tempusers"][0]
+    check(until(lambda: "lastError" in rule()), f"the archive does not take it: {rule()}")
+    basic = base64.b64encode(f"root:{PASSWORD}".encode()).decode()
+    page = urllib.request.Request(f"http://127.0.0.1:{s.http}/api/status", headers={"Authorization": f"Basic {basic}"})
+    text = urllib.request.urlopen(page, timeout=60).read().decode()
+    check("lastError" in text, "the page says so, too")
+    shown_nowhere(s, root, "a rule on users", ("ttlStatus", str(db.command("ttlStatus", 1))), ("the page", text))
+    db.tempusers.drop()
+
+
+def of_validators(s, root):
+    """A warning about a long document has no more of it than one about a short one."""
+    d = root.shop
+    d.create_collection("things", validator={"password": {"$ne": VALUE}}, validationAction="warn")
+    d.create_collection("seen", validator={"y": {"$ne": "visible-long"}}, validationAction="warn")
+    for size in (10, 20_000):
+        d.things.insert_one({"password": VALUE, "pad": "p" * size})
+        d.seen.insert_one({"y": "visible-long", "pad": "p" * size})
+    lines = [json.loads(x) for x in s.log().splitlines() if '"id":20294' in x]
+    check(len(lines) == 4, f"each is told of: {len(lines)}")
+    why = [str(x["attr"]["errInfo"]) for x in lines]
+    check(sum("visible-long" in w for w in why) == 2 and why.count("xxx") == 2, f"with its reason, or without: {why}")
+    warned = "\n".join(map(str, lines))
+    check(VALUE not in warned, f"a password of a document of their own is hidden: {warned}")
+
+
+def arguments():
+    """Everybody on the machine may see the arguments of a process."""
+    folder = Path(BINARY).parent
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"mongodb://u:{VALUE}@127.0.0.1:{silent.getsockname()[1]}/"
+        for command in (
+            [folder / "mayfly-link", "--source", uri, f"--target={uri}"],
+            [folder / "mayfly-backup", "create", "--uri", uri, "--path", "/nowhere"],
+            [folder / "mayfly-backup", "create", f"--uri={uri}", "--path", "/nowhere"],
+        ):
+            p = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            shown = lambda: Path(f"/proc/{p.pid}/cmdline").read_text()
+            hidden = until(lambda: "xxx" in shown() and VALUE not in shown())
+            check(hidden, f"{Path(command[0]).name}: {shown()}")
+            p.kill()
+            p.wait()
+
+
 def files():
     """A file with a secret that others can read is refused, by whatever option it is named (issue 29: two were not)."""
     folder = tempfile.mkdtemp(prefix="mayfly-secret-files-")
@@ -592,7 +784,7 @@ def files():
     root = {"MONGO_INITDB_ROOT_USERNAME": "root", "MONGO_INITDB_ROOT_PASSWORD_FILE": file}
     of_key = {"MAYFLYD_TLS_CERTIFICATE_KEY_FILE_PASSWORD_FILE": file}
     link = [str(Path(BINARY).parent / "mayfly-link"), "--source", "mongodb://127.0.0.1:1"]
-    # The option, what it holds, the arguments, the variables, and whether root's group may read it.
+    # The option, what it holds, the arguments, the variables, and whether any group may read a file of root.
     cases = (
         ("keyFile", canary.replace("-", ""), ["--replSet", "rs", "--keyFile", file], {}, False),
         ("initialRootPasswordFile", canary, ["--initialRootUser", "r", "--initialRootPasswordFile", file], {}, False),
@@ -610,25 +802,44 @@ def files():
          [*link, "--target", f"mongodb://127.0.0.1:1/?tls=true&tlsCertificateKeyFile={file}"], {}, True),
     )  # fmt: skip
     common = ["--dbpath", f"{folder}/data", "--bind_ip", "127.0.0.1", "--nounixsocket"]
+
+    def said_of(arguments, variables):
+        """How it ends, and what it says."""
+        if arguments[0] != link[0]:
+            # The ports are free: nothing but the file may be what ends the start.
+            ports = ["--port", str(free_port()), "--httpPort", str(free_port())]
+            arguments = [BINARY, *common, *ports, *arguments]
+        p = subprocess.run(arguments, capture_output=True, text=True, timeout=120, env=os.environ | variables)
+        return p.returncode, p.stdout + p.stderr
+
+    own, other, root_runs = os.geteuid(), 12345, os.geteuid() == 0
     for option, text, arguments, variables, group in cases:
         Path(file).write_text(text)
-        for mode in (0o644, 0o604, 0o602, 0o444) + (() if group else (0o640, 0o440)):
+        modes = [(0o644, own, 0), (0o604, own, 0), (0o602, own, 0), (0o444, own, 0), (0o660, own, 0)]
+        if not root_runs or not group:
+            modes += [(0o640, own, other), (0o440, own, other)]
+        if root_runs:
+            modes += [(0o640, other, 0), (0o440, other, 0)]
+        for mode, owner, of_group in modes:
             os.chmod(file, mode)
-            if arguments[0] != link[0]:
-                # The ports are free: nothing but the file may be what ends the start.
-                ports = ["--port", str(free_port()), "--httpPort", str(free_port())]
-                arguments_of_all = [BINARY, *common, *ports, *arguments]
-            else:
-                arguments_of_all = arguments
-            p = subprocess.run(
-                arguments_of_all, capture_output=True, text=True, timeout=120, env=os.environ | variables
-            )
-            said = p.stdout + p.stderr
+            if root_runs:
+                os.chown(file, owner, of_group)
+            status, said = said_of(arguments, variables)
             right = all(s in said for s in (option, file, f"{mode:04o}", "chmod 600"))
-            check(p.returncode != 0 and right, f"{option} of mode {mode:o} is refused: {said[-500:]}")
+            check(status != 0 and right, f"{option} of {owner}:{of_group} {mode:o} is refused: {said[-500:]}")
             check(text not in said and canary not in said, f"{option}: without showing it")
+        if root_runs:
+            os.chown(file, 0, 0)
         os.chmod(file, 0o600)
+    # As Kubernetes mounts secrets: what is wrong is that nothing is in it.
+    Path(file).write_text("")
+    if root_runs:
+        os.chmod(file, 0o440)
+        os.chown(file, 0, os.getegid())
+        for option, _, arguments, variables, _ in cases[:4]:
+            status, said = said_of(arguments, variables)
+            check(status != 0 and file in said and "too open" not in said, f"{option}, its own group: {said[-500:]}")
     shutil.rmtree(folder, ignore_errors=True)
 
 
-run_parts("secrets", (strangers, secrets, redaction, files, everywhere), check)
+run_parts("secrets", (strangers, secrets, redaction, cursors, quoted, files, everywhere), check)
