@@ -15,7 +15,7 @@ from pymongo.errors import OperationFailure
 from audit_server import DENIED, OK, PASSWORD, WRONG, AuditedServer
 from fault_test import BINARY, ROOT, Checks, Client, free_port, log_in, run_parts, until
 from own_server import code
-from secret_commands import NAMES, NUMBER, definitions, entries, explained, of_logins, of_users, others, reads, writes
+from secret_commands import NAMES, NUMBER, at_once, long_ones, others, reads, users_at_once, writes
 
 check = Checks()
 
@@ -369,58 +369,6 @@ class Marks:
             seen = sorted(self.seen.get(place, ()))
             first = [self.sent[n][:300] if n >= 0 else "a number" for n in seen[:4]]
             check(not seen, f"{what}: nothing of {len(self.sent)} commands in {place}, but {len(seen)}: {first}")
-
-
-def at_once(place, uuid_of):
-    """What names a collection of users, in all ways, and by itself or within others. `uuid_of`: what its UUID is now,
-    since $out replaces the collection of restored users."""
-
-    def make(k):
-        for ref in (place, uuid_of(place)):
-            for commands in (reads, writes):
-                for c in commands(ref, k):
-                    yield c
-                    if commands is reads or next(iter(c)) in ("update", "delete", "findAndModify"):
-                        yield from explained(c)
-        for db, c in others(place, k):
-            yield db, c
-            yield from ((db, e) for e in explained(c))
-        for e in entries(place, uuid_of(place), k):
-            yield {"applyOps": [e]}
-            yield {"applyOps": [{"op": "c", "ns": "admin.$cmd", "o": {"applyOps": [e]}}], "comment": k}
-        yield from definitions(place, k)
-
-    return make
-
-
-def users_at_once(k):
-    for c in (*of_users(k), *of_logins(k)):
-        yield c
-        yield {"explain": c}
-        if "hello" not in c:
-            yield {"applyOps": [{"op": "c", "ns": "admin.$cmd", "o": c}]}
-
-
-def long_ones(place):
-    """Commands of all lengths at which less of them is shown; the collection is named at the end."""
-
-    def make(k):
-        for size in (900, 2_000, 5_000, 20_000, 60_000, 300_000, 6_000_000):
-            for pad in ({"x": "p" * size}, {"x": [{"p": 1}] * (size // 20)}):
-                lookup = {"$lookup": {"from": place, "as": "a", "pipeline": []}}
-                aggregate = {"aggregate": "plain", "let": {"y": k}, "comment": k}
-                aggregate |= {"pipeline": [{"$match": {"$or": [pad, {"x": k}]}}, lookup], "cursor": {"batchSize": 0}}
-                yield aggregate
-                yield {"explain": aggregate}
-                yield {"find": place, "let": {"y": k}, "comment": k, "filter": {"$or": [pad, {"x": k}]}, "batchSize": 0}
-                entry = {"op": "d", "ns": f"admin.{place}", "o": {"_id": k}}
-                yield {"applyOps": [{"op": "n", "ns": "", "o": {**pad, "y": k}}, entry]}
-                ops = [{"delete": 0, "filter": {**pad, "y": k}}]
-                yield {"bulkWrite": 1, "let": {"y": k}, "ops": ops, "nsInfo": [{"ns": f"admin.{place}"}]}
-                yield {"createUser": "u1", "roles": [], "pw": k, "customData": pad}
-                yield {"creatUser": "u1", "pw": k, "pad": pad}
-
-    return make
 
 
 def send_beside(client, body, **sequences):
