@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "protocol/fair_share.h"
 #include "server/base/client_of.h"
 
 namespace mayfly {
@@ -29,15 +30,17 @@ Result<void> CursorLimits::Check(const Use& client, const std::string& whose) co
   if (all_.cursors > MostCursors())
     return TooMany("cannot open a cursor: " + std::to_string(all_.cursors - 1) +
                    " cursors are open already");
-  // A client's only cursor may be a large one.
-  if (client.cursors > 1 && client.bytes > MostBytesOfClient())
-    return TooMany("cannot open a cursor: with it the cursors of " + whose + " would take " +
-                   std::to_string(client.bytes >> 20) + " MB, more than the " +
-                   std::to_string(MostBytesOfClient() >> 20) + " MB they may");
   if (all_.bytes > MostBytes())
     return TooMany("cannot open a cursor: with it all open cursors would take " +
                    std::to_string(all_.bytes >> 20) + " MB, more than the " +
                    std::to_string(MostBytes() >> 20) + " MB they may");
+  // A client's only cursor may be a large one.
+  if (!FitsFairShare(client.bytes, all_.bytes, MostBytes(), MostBytesOfClient(),
+                     client.cursors == 1))
+    return TooMany("cannot open a cursor: with it the cursors of " + whose + " would take " +
+                   std::to_string(client.bytes >> 20) + " MB, more than the " +
+                   std::to_string(MostBytesOfClient() >> 20) +
+                   " MB they may, or more than would be left for all others");
   return Ok();
 }
 

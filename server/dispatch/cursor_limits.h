@@ -15,7 +15,8 @@ namespace mayfly {
 /// Limits the number and the memory of open cursors, for one client and for all. A cursor outlives
 /// its connection, so nothing else would stop a client that opens cursors without end. A client is
 /// a user, or without access control an address (OwnerOf). However many cursors are open, whoever
-/// has the fewest finds room. The memory of cursors, also of small ones, counts to large_memory.
+/// has the fewest finds room; their memory is shared in the same way (FitsFairShare). The memory of
+/// cursors, also of small ones, counts to large_memory.
 /// Threads: any.
 class CursorLimits : public std::enable_shared_from_this<CursorLimits> {
  public:

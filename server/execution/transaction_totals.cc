@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "protocol/fair_share.h"
 #include "protocol/large_memory.h"
 #include "server/dispatch/data_services.h"
 #include "server/dispatch/replication_gate.h"
@@ -51,13 +52,15 @@ Result<void> Transactions::TakeShareLocked(const std::string& client) {
 
 Result<void> Transactions::CheckShareLocked(const Transaction& t) const {
   const auto share = by_client_.find(t.client_);
-  if (share == by_client_.end() || share->second.open == 1 ||
-      share->second.bytes <= MaxTransactionBytesOfClient())
+  if (share == by_client_.end() ||
+      FitsFairShare(share->second.bytes, bytes_, MaxTransactionBytes(),
+                    MaxTransactionBytesOfClient(), share->second.open == 1))
     return Ok();
   return Error{ErrorCode::kExceededMemoryLimit,
                "the open transactions of this client have staged more than the " +
                    std::to_string(MaxTransactionBytesOfClient() >> 20) +
-                   " MB they may: commit them earlier, or begin fewer at once"};
+                   " MB they may, or more than is left for all others: commit them earlier, or "
+                   "begin fewer at once"};
 }
 
 void Transactions::EndLocked(Transaction& t, TransactionEnd end) {

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "protocol/error_labels.h"
+#include "protocol/fair_share.h"
 #include "protocol/micros.h"
 #include "replication/replica_set.h"
 #include "server/base/client_of.h"
@@ -393,8 +394,10 @@ std::optional<TransactionEnd> Transactions::Settle(CommandContext& ctx, Transact
         conflicts_ += ctx.op.write_conflicts;
       }
       if (t.doomed_) why = t.doom_;
+      const size_t had = t.costs_.bytes;
       CountLocked(t, ctx.op);
-      if (Result<void> share = CheckShareLocked(t); !share && !abort) {
+      // One that takes no more now does not end because others have.
+      if (Result<void> share = CheckShareLocked(t); t.costs_.bytes > had && !share && !abort) {
         *result = share;
         abort = true;
       }
@@ -744,7 +747,9 @@ bool Transactions::TakeWaiting(const std::string& client, int64_t bytes, int64_t
   std::lock_guard l(waiting_mutex_);
   const auto of = waiting_.find(client);
   const bool first = of == waiting_.end();
-  if (waiting_bytes_ + bytes > room / 4 || (!first && of->second + bytes > room / 8)) return false;
+  if (!FitsFairShare((first ? 0 : of->second) + bytes, waiting_bytes_ + bytes, room / 4, room / 8,
+                     first))
+    return false;
   waiting_[client] += bytes;
   waiting_bytes_ += bytes;
   return true;

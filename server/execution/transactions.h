@@ -29,6 +29,8 @@ inline constexpr size_t kMaxOpenTransactions = 20'000;
 /// The share of one client (OwnerOf) of these, and of the memory of large values.
 inline constexpr size_t kMaxTransactionsOfClient = 5'000;
 inline int64_t MaxTransactionBytesOfClient() { return large_memory::Limit() / 4; }
+/// What all of them may have staged.
+inline int64_t MaxTransactionBytes() { return large_memory::Limit() / 2; }
 
 /// A transaction of a session: one write unit, one point in time, and their outcome. Threads: the
 /// one that has taken it (Transactions); the state under its registry's lock.
@@ -158,9 +160,10 @@ class Transactions {
   void Forget(std::string_view session);
 
   /// A plain write that waits for a transaction keeps its message, and so takes room that others
-  /// need for theirs. Those of one client may keep an eighth of the room, all together a quarter;
-  /// the first of a client may keep more than the eighth. `bytes`: of the message's, in a room of
-  /// `room`. False: it must not wait. Else GiveWaiting of the same, once it goes on.
+  /// need for theirs. Those of one client may keep an eighth of the room, all together a quarter,
+  /// by FitsFairShare; the first of a client may keep more than the eighth. `bytes`: of the
+  /// message's, in a room of `room`. False: it must not wait. Else GiveWaiting of the same, once it
+  /// goes on.
   bool TakeWaiting(const std::string& client, int64_t bytes, int64_t room);
   void GiveWaiting(const std::string& client, int64_t bytes);
 
@@ -215,7 +218,7 @@ class Transactions {
   void CountLocked(Transaction& t, const Operation& op);
   /// One more is open. Errors: ExceededMemoryLimit 146: there are too many, or the client has.
   Result<void> TakeShareLocked(const std::string& client);
-  /// Whether its client's transactions are within their limit; a single one may take more. Errors:
+  /// Whether its client's transactions are within their limit (FitsFairShare). Errors:
   /// ExceededMemoryLimit 146.
   Result<void> CheckShareLocked(const Transaction& t) const;
   /// Aborts those that `of` is true for; their commands answer `code`.

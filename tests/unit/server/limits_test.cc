@@ -3,6 +3,7 @@
 
 #include "server/base/network_buffers.h"
 #include "server/base/worker_pool.h"
+#include "server/execution/transactions.h"
 #include "tests/unit/server/server_fixture.h"
 
 using namespace mayfly;
@@ -179,4 +180,31 @@ TEST_CASE("Replies that nobody reads are given up when they take too much", "[se
   BsonDocument r = c.Command(R"({"testLarge": 1, "$db": "admin"})");
   CHECK(r.view()["x"].String().size() == 12'000'000);
   Eventually([&] { return small.buffers.used() == 0; });
+}
+
+// One message, or those of two owners, had all the room: the writes of everybody else failed (112).
+TEST_CASE("Writes that wait for transactions leave room for those of others", "[limits]") {
+  TestServer server;
+  Transactions transactions(server.context());
+  constexpr int64_t kRoom = 400;
+  std::vector<std::pair<std::string, int64_t>> waiting;
+  const auto take = [&](const char* owner, int64_t bytes) {
+    if (!transactions.TakeWaiting(owner, bytes, kRoom)) return false;
+    waiting.emplace_back(owner, bytes);
+    return true;
+  };
+  CHECK(take("a", 40));
+  CHECK(take("a", 10));
+  CHECK_FALSE(take("a", 1));
+  CHECK(take("b", 25));
+  CHECK_FALSE(take("b", 1));
+  CHECK(take("c", 12));
+  CHECK_FALSE(take("c", 1));
+  CHECK(take("d", 6));
+  for (const auto& [owner, bytes] : waiting) transactions.GiveWaiting(owner, bytes);
+  // A large message waits where there is much room, and leaves some.
+  CHECK_FALSE(take("a", 76));
+  CHECK(take("a", 75));
+  CHECK_FALSE(take("b", 13));
+  CHECK(take("b", 12));
 }

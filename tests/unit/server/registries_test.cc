@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "protocol/extended_json.h"
+#include "protocol/fair_share.h"
 #include "server/base/session_registry.h"
 #include "server/base/top.h"
 #include "server/dispatch/cursor_manager.h"
@@ -288,7 +289,7 @@ TEST_CASE("What a cursor keeps counts once, also what large_memory knows already
     CHECK(large_memory::Used() - used < static_cast<int64_t>(14 * kMb));
     // A quarter is what one client may keep; others still have theirs.
     CHECK_FALSE(open("10.0.0.1:2", 8 * kMb));
-    CHECK(open("10.0.0.2:1", 12 * kMb));
+    CHECK(open("10.0.0.2:1", 8 * kMb));
     // Small ones count too.
     int n = 0;
     while (n < 100 && open("10.0.0.1:3", kMb / 2)) ++n;
@@ -313,7 +314,7 @@ TEST_CASE("Open cursors are limited by what they take", "[cursor]") {
     REQUIRE_FALSE(refused);
     CHECK(refused.error().code == ErrorCode::kExceededMemoryLimit);
     // All together no more than half of the memory for large values, of however many clients.
-    CHECK(cursors.Register(CursorOf("10.0.0.2:1", 8 * kMb)));
+    CHECK(cursors.Register(CursorOf("10.0.0.2:1", 4 * kMb)));
     CHECK_FALSE(cursors.Register(CursorOf("10.0.0.3:1", 8 * kMb)));
     CHECK(cursors.Kill(first, {}, {}) == CursorManager::KillResult::kKilled);
     CHECK(cursors.Register(CursorOf("10.0.0.3:1", 8 * kMb)));
@@ -324,6 +325,55 @@ TEST_CASE("Open cursors are limited by what they take", "[cursor]") {
     CHECK(n < 32);
   }
   CHECK(large_memory::Used() == used);
+}
+
+// Two users with a quarter each had all the memory of cursors.
+TEST_CASE("Whoever has few cursors finds memory, however much others have", "[cursor]") {
+  MemoryLimit limit(256 << 20);
+  SystemClock clock;
+  constexpr size_t kMb = 1 << 20;
+  CursorManager cursors(clock);
+  const auto open = [&](const std::string& user, size_t bytes) {
+    auto c = CursorOf("10.0.0.1:1", bytes);
+    c->user = user;
+    return cursors.Register(std::move(c));
+  };
+  const auto take_all = [&](const std::string& user) {
+    int n = 0;
+    while (n < 1000 && open(user, kMb)) ++n;
+    return n;
+  };
+  const int first = take_all("mine.a"), second = take_all("mine.b"), third = take_all("mine.c");
+  CHECK(first > 50);
+  CHECK(second > 20);
+  CHECK(third > 10);
+  CHECK(open("admin.root", 6 * kMb));
+  CHECK(open("admin.root", kMb / 2));
+  cursors.KillAll();
+  // Large ones, the only cursors of their users.
+  int n = 0;
+  while (n < 20 && open("mine.u" + std::to_string(n), 30 * kMb)) ++n;
+  CHECK(n == 3);
+  CHECK(open("admin.root", 16 * kMb));
+  cursors.KillAll();
+}
+
+TEST_CASE("A fair share", "[cursor]") {
+  // `most` 100, of one owner 50.
+  const auto fits = [](int64_t owner, int64_t all, bool only = false) {
+    return FitsFairShare(owner, all, 100, 50, only);
+  };
+  CHECK(fits(50, 50));
+  CHECK_FALSE(fits(51, 51));
+  CHECK(fits(75, 75, true));
+  CHECK_FALSE(fits(76, 76, true));
+  CHECK(fits(25, 75));
+  CHECK_FALSE(fits(26, 76));
+  CHECK(fits(12, 87));
+  CHECK_FALSE(fits(14, 87));
+  CHECK(fits(1, 99));
+  CHECK_FALSE(fits(1, 100));
+  CHECK_FALSE(fits(1, 101, true));
 }
 
 TEST_CASE("The first batch keeps the cursor only when there is more", "[cursor]") {
