@@ -109,7 +109,9 @@ Result<GrantedRolesPtr> UserCache::GrantedTo(std::vector<RoleName> names) {
   const uint64_t place = source_.PlaceOfRoles();
   if (GrantedRolesPtr known = KnownRoles(key, generation, place)) return known;
   MAYFLY_TRY(ResolvedRoles roles,
-             ResolveSomeRoles(names, [&](const RoleName& role) { return source_.ReadRole(role); }));
+             ResolveSomeRoles(names, [&](const RoleName& role, RoleParts parts) {
+               return source_.ReadRole(role, parts);
+             }));
   auto granted = std::make_shared<GrantedRoles>();
   granted->bytes = BytesOfRoles(roles);
   MAYFLY_TRY(granted->share, PrivilegeMemory::Take(memory_, granted->bytes));

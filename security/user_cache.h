@@ -74,7 +74,8 @@ class UserSource {
   virtual ~UserSource() = default;
   /// None if there is no such user.
   virtual Result<std::optional<UserDocument>> ReadUser(const UserName& name) = 0;
-  virtual Result<std::optional<RoleDocument>> ReadRole(const RoleName& name) = 0;
+  virtual Result<std::optional<RoleDocument>> ReadRole(const RoleName& name,
+                                                       RoleParts parts) = 0;
   /// Another number when roles are kept elsewhere: their collection was dropped and made again, or
   /// another one has taken its name. Reads memory only.
   virtual uint64_t PlaceOfRoles() const { return 0; }

@@ -120,15 +120,21 @@ Result<UserDocument> ParseUserDocument(BsonView document) {
   return u;
 }
 
-Result<RoleDocument> ParseRoleDocument(BsonView document) {
+Result<RoleDocument> ParseRoleDocument(BsonView document, RoleParts parts) {
   RoleDocument r;
   r.name = {std::string(Text(document, "role")), std::string(Text(document, "db"))};
   if (!CheckPrincipalName(r.name.role, "Role") || r.name.db.empty())
     return Broken(document, "it needs 'role' and 'db'");
   if (Text(document, "_id") != r.name.Id()) return Broken(document, "its _id is not 'db.role'");
-  auto privileges = ParsePrivileges(document["privileges"]);
-  if (!privileges) return Broken(document, privileges.error().message);
-  r.privileges = std::move(privileges.value());
+  r.bytes = document.size();
+  const BsonValue privileges = document["privileges"];
+  if (privileges.IsArray())
+    for ([[maybe_unused]] const BsonElement& e : privileges.Document()) ++r.privilege_count;
+  if (parts == RoleParts::kAll || !privileges.IsArray()) {
+    auto parsed = ParsePrivileges(privileges);
+    if (!parsed) return Broken(document, parsed.error().message);
+    r.privileges = std::move(parsed.value());
+  }
   auto roles = ParseRoleNames(document["roles"], "");
   if (!roles) return Broken(document, roles.error().message);
   r.roles = std::move(roles.value());

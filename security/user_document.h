@@ -36,12 +36,16 @@ struct RoleDocument {
   std::vector<Privilege> privileges;
   std::vector<RoleName> roles;
   AuthenticationRestrictions restrictions;
+  size_t privilege_count = 0;  ///< as stored; also of one that was read without its privileges
+  size_t bytes = 0;            ///< of the stored document
 };
+/// How much of a role is read. Without its privileges it takes little time, however many it has.
+enum class RoleParts : uint8_t { kAll, kWithoutPrivileges };
 
 /// A stored document. It may have been restored from elsewhere, so everything is checked. Errors:
 /// UnsupportedFormat 12, which names the user and what is wrong with it, never a credential.
 Result<UserDocument> ParseUserDocument(BsonView document);
-Result<RoleDocument> ParseRoleDocument(BsonView document);
+Result<RoleDocument> ParseRoleDocument(BsonView document, RoleParts parts = RoleParts::kAll);
 
 /// The whole document to store.
 BsonDocument StoredUser(const UserDocument& user);

@@ -33,10 +33,10 @@ Result<std::optional<UserDocument>> StoredUsers::ReadUser(const UserName& name) 
   return std::optional(std::move(user));
 }
 
-Result<std::optional<RoleDocument>> StoredUsers::ReadRole(const RoleName& name) {
+Result<std::optional<RoleDocument>> StoredUsers::ReadRole(const RoleName& name, RoleParts parts) {
   MAYFLY_TRY(auto stored, Read(kRolesCollection, name.Id()));
   if (!stored) return std::optional<RoleDocument>();
-  MAYFLY_TRY(RoleDocument role, ParseRoleDocument(stored->view()));
+  MAYFLY_TRY(RoleDocument role, ParseRoleDocument(stored->view(), parts));
   return std::optional(std::move(role));
 }
 

@@ -25,7 +25,8 @@ class StoredUsers final : public UserSource {
 
   /// Errors: UnsupportedFormat 12 for a document that is no user's; the store's.
   Result<std::optional<UserDocument>> ReadUser(const UserName& name) override;
-  Result<std::optional<RoleDocument>> ReadRole(const RoleName& name) override;
+  Result<std::optional<RoleDocument>> ReadRole(const RoleName& name,
+                                               RoleParts parts = RoleParts::kAll) override;
   uint64_t PlaceOfRoles() const override;
 
   /// Every document of the collection (kUsersCollection or kRolesCollection) in the order of `_id`;

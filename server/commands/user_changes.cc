@@ -96,8 +96,8 @@ Result<RoleDocument> UserChange::Role(const RoleName& name) {
 }
 
 RoleReader UserChange::reader() {
-  return [&stored = ctx_->server.access().stored()](const RoleName& name) {
-    return stored.ReadRole(name);
+  return [&stored = ctx_->server.access().stored()](const RoleName& name, RoleParts parts) {
+    return stored.ReadRole(name, parts);
   };
 }
 
@@ -117,12 +117,12 @@ Result<void> UserChange::CheckPrivileges(const UserDocument& user) {
 }
 
 Result<void> UserChange::CheckPrivileges(const RoleDocument& role) {
-  MAYFLY_TRY(ResolveRoles(
-      {role.name},
-      [&, others = reader()](const RoleName& name) -> Result<std::optional<RoleDocument>> {
-        if (name == role.name) return std::optional(role);
-        return others(name);
-      }));
+  MAYFLY_TRY(ResolveRoles({role.name},
+                          [&, others = reader()](const RoleName& name, RoleParts parts)
+                              -> Result<std::optional<RoleDocument>> {
+                            if (name == role.name) return std::optional(role);
+                            return others(name, parts);
+                          }));
   return Ok();
 }
 

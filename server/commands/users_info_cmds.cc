@@ -15,9 +15,9 @@ namespace {
 constexpr size_t kMaxAskedNames = 10'000;
 
 RoleReader ReaderOf(CommandContext& ctx) {
-  return [&ctx](const RoleName& name) -> Result<std::optional<RoleDocument>> {
+  return [&ctx](const RoleName& name, RoleParts parts) -> Result<std::optional<RoleDocument>> {
     MAYFLY_TRY(ctx.op.CheckInterrupt());
-    return ctx.server.access().stored().ReadRole(name);
+    return ctx.server.access().stored().ReadRole(name, parts);
   };
 }
 

@@ -127,7 +127,10 @@ ROWS = {
         ("security/privilege.h", "kMaxPrivileges", 1),
         ("security/role_graph.h", "kMaxResolvedPrivileges", 1),
     ],
-    "roles of a user, with": [("security/role_graph.h", "kMaxResolvedRoles", 1)],
+    "roles of a user, with": [
+        ("security/role_graph.h", "kMaxResolvedRoles", 1),
+        ("security/role_graph.h", "kMaxResolvedRoleBytes", M),
+    ],
     "memory of the privileges of all": [("security/user_cache.h", "kAlwaysFits", K)],
     "sessions |": [
         ("server/base/session_registry.h", "kMaxSessions", 1),

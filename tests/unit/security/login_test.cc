@@ -31,17 +31,26 @@ struct Kept : UserSource {
     while_reading();
     return found;
   }
-  Result<std::optional<RoleDocument>> ReadRole(const RoleName& name) override {
+  Result<std::optional<RoleDocument>> ReadRole(const RoleName& name, RoleParts parts) override {
     std::lock_guard l(mutex);
     const auto at = roles.find(name);
-    return at == roles.end() ? std::optional<RoleDocument>() : at->second;
+    if (at == roles.end()) return std::optional<RoleDocument>();
+    RoleDocument role = at->second;
+    role.privilege_count = role.privileges.size();
+    if (parts == RoleParts::kAll)
+      ++whole_reads;
+    else
+      role.privileges.clear();
+    return std::optional(std::move(role));
   }
+  int whole_reads = 0;
   uint64_t PlaceOfRoles() const override { return place; }
   uint64_t place = 0;
-  void AddUser(const char* name, std::vector<RoleName> granted, char id = 'i') {
+  void AddUser(const char* name, std::vector<RoleName> granted, char id = 'i',
+               const char* db = "admin") {
     std::lock_guard l(mutex);
     UserDocument u;
-    u.name = {name, "admin"};
+    u.name = {name, db};
     u.id = std::string(16, id);
     u.sha256 = ScramCredential{15000, "s", "k", "v"};
     u.roles = std::move(granted);
@@ -49,14 +58,38 @@ struct Kept : UserSource {
   }
   void AddRole(const char* name, std::vector<RoleName> of, std::vector<Privilege> privileges = {}) {
     std::lock_guard l(mutex);
-    roles[{name, "admin"}] = {{name, "admin"}, std::move(privileges), std::move(of), {}};
+    AddRoleOf("admin", name, std::move(of), std::move(privileges));
+  }
+  /// While nobody reads.
+  RoleDocument& AddRoleOf(const char* db, const std::string& name, std::vector<RoleName> of,
+                          std::vector<Privilege> privileges) {
+    RoleDocument& role = roles[{name, db}];
+    role = RoleDocument();
+    role.name = {name, db};
+    role.privileges = std::move(privileges);
+    role.roles = std::move(of);
+    return role;
   }
   RoleReader reader() {
-    return [this](const RoleName& n) { return ReadRole(n); };
+    return [this](const RoleName& n, RoleParts parts) { return ReadRole(n, parts); };
   }
 };
 
 RoleName R(const std::string& name) { return {name, "admin"}; }
+
+/// So many privileges of find, each on a collection of its own.
+std::vector<Privilege> Privileges(const std::string& db, const std::string& name, size_t count) {
+  std::vector<Privilege> all;
+  for (size_t i = 0; i < count; ++i)
+    all.push_back({Resource::Collection(db, name + std::to_string(i)), ActionSet{Action::find}});
+  return all;
+}
+
+AuthenticationRestrictions OnlyFrom(const std::string& address) {
+  AuthenticationRestriction r;
+  r.client_source = {ParseAddressRange(address).value()};
+  return {r};
+}
 
 }  // namespace
 
@@ -104,16 +137,28 @@ TEST_CASE("A mesh of roles costs no more than its edges, and has a limit", "[sec
   std::vector<RoleName> many;
   for (size_t i = 0; i <= kMaxResolvedRoles; ++i) many.push_back(R("x" + std::to_string(i)));
   CHECK(ResolveRoles(many, kept.reader()).error().code == ErrorCode::kExceededMemoryLimit);
+  // Here a login fails, too: nobody knows the restrictions of the roles that were not read.
+  CHECK(ResolveSomeRoles(many, kept.reader()).error().code == ErrorCode::kExceededMemoryLimit);
+  many.pop_back();
+  CHECK(ResolveSomeRoles(many, kept.reader()).value().missing.size() == kMaxResolvedRoles);
+}
+
+// Of few privileges, or of many: what is read of them has a limit of its own.
+TEST_CASE("The documents of roles have a limit together", "[security][roles]") {
+  Kept kept;
+  kept.AddRole("a", {R("b")});
+  kept.AddRole("b", {});
+  kept.roles[R("a")].bytes = kMaxResolvedRoleBytes;
+  CHECK(ResolveSomeRoles({R("a")}, kept.reader()));
+  kept.roles[R("b")].bytes = 1;
+  CHECK(ResolveSomeRoles({R("a")}, kept.reader()).error().code == ErrorCode::kExceededMemoryLimit);
+  CHECK(ResolveRoles({R("a")}, kept.reader()).error().code == ErrorCode::kExceededMemoryLimit);
 }
 
 TEST_CASE("Roles beyond the limit: refused, but a login has as many as fit", "[security][roles]") {
   Kept kept;
   const auto add = [&](const char* name, size_t count) {
-    std::vector<Privilege> privileges;
-    for (size_t i = 0; i < count; ++i)
-      privileges.push_back(
-          {Resource::Collection("shop", name + std::to_string(i)), ActionSet{Action::find}});
-    kept.AddRole(name, {}, std::move(privileges));
+    kept.AddRole(name, {}, Privileges("shop", name, count));
   };
   constexpr size_t kHalf = kMaxResolvedPrivileges / 2;
   add("a", kHalf);
@@ -125,7 +170,7 @@ TEST_CASE("Roles beyond the limit: refused, but a login has as many as fit", "[s
   // Built-in ones first, wherever they stand; what is left out grants nothing.
   const ResolvedRoles some =
       ResolveSomeRoles({R("a"), R("b"), R("c"), {"root", "admin"}}, kept.reader()).value();
-  CHECK(some.left_out == std::vector<RoleName>{R("b"), R("c")});
+  CHECK(some.left_out == std::vector<RoleName>{R("b")});  // the small one fits
   CHECK(some.roles.size() == 4);
   CHECK(some.privileges.size() <= kMaxResolvedPrivileges);
   const PrivilegeSet set(some.privileges);
@@ -138,6 +183,71 @@ TEST_CASE("Roles beyond the limit: refused, but a login has as many as fit", "[s
   const auto same = ResolveSomeRoles({R("a"), R("d"), R("e")}, kept.reader()).value();
   CHECK(same.left_out.empty());
   CHECK(same.privileges.size() == kHalf);
+}
+
+// Roles were taken in the order of their names until one did not fit: whoever could grant roles of
+// one database gave two to a user, let them grow, and the user had neither the roles that came
+// behind nor the restrictions of these.
+TEST_CASE("Growing roles of one database takes nothing from those of others", "[security][roles]") {
+  Kept kept;
+  const auto of_user = [&](size_t own) {
+    kept.AddRoleOf("admin", "clerk", {{"vault", "shop"}}, Privileges("shop", "clerk", own))
+        .restrictions = OnlyFrom("10.0.0.1");
+    kept.AddRoleOf("shop", "vault", {}, Privileges("shop", "vault", own)).restrictions =
+        OnlyFrom("10.0.0.2");
+    return std::vector<RoleName>{{"!a", "mine"}, {"!b", "mine"}, R("clerk"), {"read", "shop"}};
+  };
+  const auto check = [&](const std::vector<RoleName>& roles, size_t own) {
+    const ResolvedRoles some = ResolveSomeRoles(roles, kept.reader()).value();
+    CHECK_FALSE(some.left_out.empty());
+    for (const RoleName& name : some.left_out) CHECK(name.db == "mine");
+    CHECK(some.privileges.size() <= kMaxResolvedPrivileges);
+    CHECK(some.restrictions.size() >= 2);
+    const PrivilegeSet set(some.privileges);
+    const std::string last = std::to_string(own - 1);
+    CHECK(set.Allows("shop", "clerk" + last, {Action::find}));
+    CHECK(set.Allows("shop", "vault" + last, {Action::find}));
+    CHECK(set.Allows("shop", "any", {Action::find}));  // built in
+  };
+  constexpr size_t kThird = kMaxResolvedPrivileges / 3;
+  for (const size_t own : {size_t{5}, kThird - 100}) {
+    INFO(own << " privileges of each role");
+    // Two large ones; many small ones, in one of them; a large one and small ones.
+    const std::vector<RoleName> roles = of_user(own);
+    kept.AddRoleOf("mine", "!a", {}, Privileges("mine", "a", kMaxPrivileges));
+    kept.AddRoleOf("mine", "!b", {}, Privileges("mine", "b", kMaxPrivileges)).restrictions =
+        OnlyFrom("10.0.0.3");
+    check(roles, own);
+    CHECK(ResolveSomeRoles(roles, kept.reader()).value().restrictions.size() == 3);
+    std::vector<RoleName> small;
+    for (int i = 0; i < 9000; ++i) {
+      small.push_back({"!" + std::to_string(i), "mine"});
+      kept.AddRoleOf("mine", small.back().role, {}, Privileges("mine", small.back().role, 3));
+    }
+    for (int i = 0; i < 9; ++i) {
+      const std::string group = "!group" + std::to_string(i);
+      kept.AddRoleOf("mine", group, {small.begin() + i * 1000, small.begin() + (i + 1) * 1000}, {});
+      kept.roles[{"!b", "mine"}].roles.push_back({group, "mine"});
+    }
+    check(roles, own);
+    kept.AddRoleOf("mine", "!a", {}, {});
+    kept.roles[{"!b", "mine"}].privileges.clear();
+    check(roles, own);
+  }
+}
+
+TEST_CASE("Roles that do not fit are not all read", "[security][roles]") {
+  Kept kept;
+  std::vector<RoleName> roles;
+  for (int i = 0; i < 60; ++i) {
+    const std::string name = "r" + std::to_string(i);
+    kept.AddRole(name.c_str(), {}, Privileges("shop", name, kMaxPrivileges));
+    roles.push_back(R(name));
+  }
+  const ResolvedRoles some = ResolveSomeRoles(roles, kept.reader()).value();
+  CHECK(some.left_out.size() == 58);
+  CHECK(some.privileges.size() == kMaxResolvedPrivileges);
+  CHECK(kept.whole_reads < 10);
 }
 
 TEST_CASE("Users with the same roles share what these come to", "[security][cache]") {
@@ -174,11 +284,11 @@ TEST_CASE("Users with the same roles share what these come to", "[security][cach
 }
 
 TEST_CASE("Privileges count as memory, and go with the last login", "[security][cache]") {
-  Kept kept;
-  UserCache cache(kept);
   large_memory::Budget budget;
   budget.SetLimit(int64_t{96} << 20);
   const large_memory::BudgetScope scope(budget);
+  Kept kept;
+  UserCache cache(kept);
   const auto user_with = [&](const std::string& name) {
     std::vector<Privilege> privileges;
     for (size_t i = 0; i < kMaxPrivileges; ++i)

@@ -116,7 +116,17 @@ TEST_CASE("A role is read as it was stored", "[security][users]") {
   CHECK(again.value().name == r.name);
   CHECK(again.value().privileges == r.privileges);
   CHECK(again.value().roles == r.roles);
+  CHECK(again.value().privilege_count == 2);
+  CHECK(again.value().bytes == StoredRole(r).view().size());
   CHECK_FALSE(ParseRoleDocument(BsonView()).has_value());
+  // Without its privileges, and with a word about their number.
+  r.restrictions = Ann().restrictions;
+  again = ParseRoleDocument(StoredRole(r), RoleParts::kWithoutPrivileges);
+  REQUIRE(again.has_value());
+  CHECK(again.value().privileges.empty());
+  CHECK(again.value().privilege_count == 2);
+  CHECK(again.value().roles == r.roles);
+  CHECK(again.value().restrictions == r.restrictions);
 }
 
 TEST_CASE("Names of users and roles", "[security][users]") {
