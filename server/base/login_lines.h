@@ -4,6 +4,7 @@
 
 #include "protocol/bson_view.h"
 #include "security/failed_logins.h"
+#include "security/user_cache.h"
 #include "server/base/log.h"
 
 namespace mayfly {
@@ -18,6 +19,10 @@ struct LoginLine {
 /// Writes the line, unless the login failed and `failed` allows none. Before it come due lines
 /// about logins without one ("repeated": their number).
 void WriteLoginLine(Log& log, FailedLogins& failed, int64_t second, const LoginLine& line);
+/// The line about roles that do not count for a user who logs in (`was` null), or for one who is
+/// logged in after a change of roles; none if there are none, or the same as before.
+void TellRolesLeftOut(Log& log, const UserAccess* was, const UserAccess& now,
+                      std::string_view context);
 /// The lines about those that had none, at the end of the log.
 void WriteRepeatedLogins(Log& log, FailedLogins& failed);
 

@@ -33,7 +33,11 @@ Result<void> ConnectionStatus(CommandContext& ctx, const CommandRequest& req, Bs
   }
   const UserAccess& shown = access != nullptr ? *access : NobodysAccess();
   AppendRoleNames(info, "authenticatedUserRoles", shown.roles.roles);
-  if (privileges) AppendPrivileges(info, "authenticatedUserPrivileges", shown.roles.privileges);
+  if (privileges) {
+    AppendPrivileges(info, "authenticatedUserPrivileges", shown.roles.privileges);
+    if (!shown.roles.left_out.empty())
+      AppendRoleNames(info, "authenticatedUserRolesLeftOut", shown.roles.left_out);
+  }
   return Ok();
 }
 

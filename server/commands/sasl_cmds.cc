@@ -121,6 +121,8 @@ Result<void> LogIn(CommandContext& ctx, const Attempt& a) {
   auto stays = ctx.connection->LoggedIn();
   TellLogin(ctx, a, stays ? ErrorCode::kOk : stays.error().code,
             stays ? std::string_view() : stays.error().message);
+  if (stays)
+    TellRolesLeftOut(ctx.data.log(), nullptr, *ctx.connection->login.access, ctx.client->desc);
   return stays;
 }
 

@@ -40,6 +40,13 @@ void AppendRestrictionLists(BsonBuilder& out, std::string_view name,
   }
 }
 
+/// What a login with these roles has, and which of them have too many privileges to count.
+void AppendInherited(BsonBuilder& out, const ResolvedRoles& resolved,
+                     const std::vector<Privilege>& privileges) {
+  AppendPrivileges(out, "inheritedPrivileges", privileges);
+  if (!resolved.left_out.empty()) AppendRoleNames(out, "rolesLeftOut", resolved.left_out);
+}
+
 // --- usersInfo -----------------------------------------------------------------------------------
 
 /// What usersInfo asks for.
@@ -114,11 +121,11 @@ Result<void> AppendUser(CommandContext& ctx, const UsersQuery& q, UserDocument u
     out.Append(shown.view().AsValue());
     return Ok();
   }
-  MAYFLY_TRY(ResolvedRoles resolved, ResolveRoles(user.roles, ReaderOf(ctx)));
+  MAYFLY_TRY(ResolvedRoles resolved, ResolveSomeRoles(user.roles, ReaderOf(ctx)));
   BsonBuilder one = out.OpenDocument();
   one.AppendAll(shown);
   AppendRoleNames(one, "inheritedRoles", resolved.roles);
-  AppendPrivileges(one, "inheritedPrivileges", resolved.privileges);
+  AppendInherited(one, resolved, resolved.privileges);
   AppendRestrictionLists(one, "inheritedAuthenticationRestrictions", resolved.restrictions);
   return Ok();
 }
@@ -198,7 +205,7 @@ Result<RolesQuery> ReadRolesQuery(const CommandRequest& req) {
 
 Result<void> AppendRole(CommandContext& ctx, const RolesQuery& q, const RoleDocument& role,
                         bool builtin, BsonArrayBuilder& out) {
-  MAYFLY_TRY(ResolvedRoles resolved, ResolveRoles(role.roles, ReaderOf(ctx)));
+  MAYFLY_TRY(ResolvedRoles resolved, ResolveSomeRoles(role.roles, ReaderOf(ctx)));
   BsonBuilder one = out.OpenDocument();
   one.Append("_id", role.name.Id());
   AppendRoleName(one, role.name);
@@ -213,7 +220,7 @@ Result<void> AppendRole(CommandContext& ctx, const RolesQuery& q, const RoleDocu
     std::vector<Privilege> all = role.privileges;
     all.insert(all.end(), resolved.privileges.begin(), resolved.privileges.end());
     UnitePrivileges(all);
-    AppendPrivileges(one, "inheritedPrivileges", all);
+    AppendInherited(one, resolved, all);
   }
   if (q.restrictions) {
     resolved.restrictions.insert(resolved.restrictions.begin(), role.restrictions);
@@ -239,11 +246,11 @@ Result<void> AppendFragment(CommandContext& ctx, const RolesQuery& q, BsonBuilde
     }
     roles.push_back(name);
   }
-  MAYFLY_TRY(ResolvedRoles resolved, ResolveRoles(roles, ReaderOf(ctx)));
+  MAYFLY_TRY(ResolvedRoles resolved, ResolveSomeRoles(roles, ReaderOf(ctx)));
   BsonBuilder fragment = reply.OpenDocument("userFragment");
   AppendRoleNames(fragment, "roles", roles);
   AppendRoleNames(fragment, "inheritedRoles", resolved.roles);
-  AppendPrivileges(fragment, "inheritedPrivileges", resolved.privileges);
+  AppendInherited(fragment, resolved, resolved.privileges);
   AppendRestrictionLists(fragment, "inheritedAuthenticationRestrictions", resolved.restrictions);
   return Ok();
 }

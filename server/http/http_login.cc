@@ -191,6 +191,7 @@ Awaitable<UserAccessPtr> HttpLogins::ByCertificate(HttpCertificate& certificate,
   if (tell) AuditLogin(local.ctx, name, "MONGODB-X509", good);
   co_await local.ctx.MoveToIo();
   if (tell) TellHttpLogin(server_, name, "MONGODB-X509", origin, good);
+  if (tell && access != nullptr) TellRolesLeftOut(server_.log(), nullptr, *access, {});
   certificate.access = access;
   certificate.generation = generation;
   co_return access;
@@ -258,6 +259,7 @@ Awaitable<UserAccessPtr> HttpLogins::Check(CommandContext& ctx, const UserName& 
   AuditLogin(ctx, name, "HTTP Basic", access != nullptr);
   co_await ctx.MoveToIo();
   TellHttpLogin(server_, name, "HTTP Basic", origin, access != nullptr);
+  if (access != nullptr) TellRolesLeftOut(server_.log(), nullptr, *access, {});
   co_return access;
 }
 

@@ -10,6 +10,7 @@
 #include "protocol/micros.h"
 #include "security/tls.h"
 #include "server/access/access_control.h"
+#include "server/base/login_lines.h"
 #include "server/dispatch/io_timer.h"
 #include "server/dispatch/server_context.h"
 #include "server/net/connection.h"
@@ -87,10 +88,12 @@ Awaitable<void> Connection::ReadIdleLogin(IoThread& thread, std::weak_ptr<Connec
   c.looking_ = false;
   // A command that has begun meanwhile looks itself.
   if (!(c.reading_ || c.idle_wait_) || c.login.access != was || !ended) co_return;
-  if (ended.value().empty())
+  if (ended.value().empty()) {
     c.login.Set(state.access);
-  else
+    TellRolesLeftOut(server.log(), was.get(), *state.access, c.slot_.desc);
+  } else {
     c.LogOut(ended.value());
+  }
 }
 
 void Connection::Tick() {

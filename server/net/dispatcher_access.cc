@@ -1,6 +1,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "query/expression/parse_work.h"
+#include "server/base/login_lines.h"
 #include "server/dispatch/audit_events.h"
 #include "server/dispatch/authorization.h"
 #include "server/dispatch/redacted_command.h"
@@ -229,8 +230,12 @@ Result<void> Connection::RefreshLogin(CommandContext& ctx) {
   AccessControl& access = ctx.server.access();
   if (login.access == nullptr || login.access->generation == access.users().generation())
     return Ok();
+  const UserAccessPtr was = login.access;
   MAYFLY_TRY(const std::string_view ended, mayfly::RefreshLogin(access, login, login_origin()));
-  if (!ended.empty()) LogOut(ended);
+  if (ended.empty())
+    TellRolesLeftOut(ctx.server.log(), was.get(), *login.access, slot_.desc);
+  else
+    LogOut(ended);
   if (ctx.access == nullptr) return Ok();
   RunFor(ctx.op, login.access);
   return Ok();

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Users whose roles have many privileges, on a real server with access control.
+  grown    the owner of one database grows roles that a user of another one has: they take neither roles nor
+           restrictions away; the log, usersInfo and connectionStatus show which do not count
+  memory   what such users take: memory, and the processor's time of a login and after a change
+The last line says "N passed, N failed". MAYFLY_SEED, MAYFLYD.
+"""
+
+import os
+import tempfile
+
+import pymongo
+from pymongo.errors import OperationFailure
+
+from fault_test import Checks, figure, log_in, processor_seconds, run_parts, start, stop, until
+
+check = Checks(quiet=True)
+PASSWORD = "only of this test"
+UNAUTHORIZED = 13
+
+
+class Server:
+    """With access control, and an administrator."""
+
+    def __enter__(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.proc, first = start(self.folder.name + "/data", "--auth")
+        made = first.command("admin", {"createUser": "root", "pwd": PASSWORD, "roles": ["root"]})
+        assert made["ok"] == 1, made
+        first.sock.close()
+        self.root = self.client("root", "admin")
+        return self
+
+    def client(self, user, db):
+        login = {"username": user, "password": PASSWORD, "authSource": db}
+        return pymongo.MongoClient("127.0.0.1", self.proc.port, directConnection=True, retryReads=False, **login)
+
+    def user(self, name, roles, db="shop"):
+        self.root[db].command({"createUser": name, "pwd": PASSWORD, "roles": roles})
+        return self.client(name, db)
+
+    def __exit__(self, *error):
+        self.root.close()
+        ended = stop(self.proc)
+        check(ended == 0, f"the server ends well: {ended}")
+        self.folder.cleanup()
+
+
+def code(db, command):
+    try:
+        db.command(command)
+        return 0
+    except OperationFailure as e:
+        return e.code
+
+
+def grow(db, role, count):
+    privileges = [{"resource": {"db": db.name, "collection": f"{role}{n}"}, "actions": ["find"]} for n in range(count)]
+    check(code(db, {"grantPrivilegesToRole": role, "privileges": privileges}) == 0, f"{role} grows")
+
+
+def grown():
+    """Roles of his that a user of another database has: they take neither roles nor restrictions away."""
+    with Server() as server:
+        shop, admin = server.root.shop, server.root.admin
+        find = [{"resource": {"db": "shop", "collection": "c"}, "actions": ["find"]}]
+        here, elsewhere = ([{"clientSource": [address]}] for address in ("127.0.0.1", "10.9.9.9"))
+        vault = {"createRole": "vault", "privileges": find, "roles": [], "authenticationRestrictions": here}
+        shop.command(vault)
+        admin.command({"createRole": "clerk", "privileges": [], "roles": [{"role": "vault", "db": "shop"}]})
+        victim = server.user("victim", [{"role": "clerk", "db": "admin"}])
+        owner = server.user("owner", ["dbOwner"], "mine")
+        for role in ("!a", "!b"):
+            owner.mine.command({"createRole": role, "privileges": [], "roles": []})
+            owner.shop.command({"grantRolesToUser": "victim", "roles": [{"role": role, "db": "mine"}]})
+        check(code(victim.shop, {"find": "c"}) == 0, "before")
+        for role in ("!a", "!b"):
+            grow(owner.mine, role, 10_000)
+        check(code(victim.shop, {"find": "c"}) == 0, "the user's own role counts, though others are large")
+        seen = victim.admin.command({"connectionStatus": 1, "showPrivileges": True})["authInfo"]
+        left_out = seen["authenticatedUserRolesLeftOut"]
+        check([r["db"] for r in left_out] == ["mine"], f"what is left out is the owner's: {left_out}")
+        info = shop.command({"usersInfo": {"user": "victim", "db": "shop"}, "showPrivileges": True})["users"][0]
+        check(info["rolesLeftOut"] == left_out, f"as usersInfo shows it: {info['rolesLeftOut']}")
+        check({"role": "vault", "db": "shop"} in info["inheritedRoles"], "with the nested role")
+        log = server.folder.name + "/data.log"
+        told = lambda: [line for line in open(log, errors="replace") if "9000140" in line]
+        check(until(lambda: told() and "@mine" in told()[0]), f"the log tells of it: {told()[:1]}")
+        log_in(server.proc.port, "victim", PASSWORD, "shop").sock.close()
+        shop.command({"updateRole": "vault", "authenticationRestrictions": elsewhere})
+        check(code(victim.shop, {"find": "c"}) == UNAUTHORIZED, "a restriction of a nested role counts")
+        new = server.client("victim", "shop")
+        check(code(new.shop, {"find": "c"}) == 18, "at a login as well")
+        for client in (victim, owner, new):
+            client.close()
+
+
+def memory():
+    """20,000 privileges, as many as may be: shared by all users with the same roles."""
+    users, before = 5, os.environ.get("MALLOC_CONF")
+    os.environ["MALLOC_CONF"] = "dirty_decay_ms:0,muzzy_decay_ms:0"  # what is freed goes back at once
+    try:
+        with Server() as server:
+            admin, pid, port = server.root.admin, server.proc.pid, server.proc.port
+
+            def resident():
+                with open(f"/proc/{pid}/status") as f:
+                    return next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
+
+            def measured(what, names, step):
+                began, had = processor_seconds(pid), resident()
+                kept = [step(name) for name in names]
+                each = (resident() - had) / len(names)
+                figure(f"{what}: the processor's time", (processor_seconds(pid) - began) * 1000 / len(names))
+                figure(f"{what}: memory", each, "KB")
+                return kept, each
+
+            def enter(name):
+                return log_in(port, name, PASSWORD)
+
+            for role, count in (("r0", 10_000), ("r1", 9_990)):
+                admin.command({"createRole": role, "privileges": [], "roles": []})
+                grow(admin, role, count)
+            for n in range(users):
+                admin.command({"createRole": f"own{n}", "privileges": [], "roles": []})
+                large = {"first": ["r0", "r1", f"own{n}"], "same": ["r0", "r1", "own0"]}
+                for name, roles in {"small": ["readWrite"], **large}.items():
+                    admin.command({"createUser": f"{name}{n}", "pwd": PASSWORD, "roles": roles})
+            kinds = {kind: [f"{kind}{n}" for n in range(users)] for kind in ("small", "first", "same")}
+            enter("small0").sock.close()
+            small, _ = measured("a login with a built-in role", kinds["small"], enter)
+            first, each = measured("a login with 20,000 privileges that nobody else has", kinds["first"], enter)
+            check(each < 16_000, f"{each} KB for each large set of roles")
+            same, each = measured("a login with 20,000 privileges that others have as well", kinds["same"], enter)
+            check(each < 1000, f"{each} KB for each further user with the same roles")
+            admin.command({"createRole": "changed", "privileges": [], "roles": []})
+            asked = lambda client: client.command("admin", {"connectionStatus": 1})
+            measured("the first command after a change of roles", first, asked)
+            admin.command({"createUser": "changed", "pwd": PASSWORD, "roles": []})
+            measured("the first command after a change of users", first, asked)
+            for client in small + first + same:
+                client.sock.close()
+    finally:
+        os.environ.pop("MALLOC_CONF") if before is None else os.environ.update(MALLOC_CONF=before)
+
+
+run_parts("large roles", [grown, memory], check)
