@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "protocol/fair_share.h"
 #include "security/crypto.h"
 
 namespace mayfly {
@@ -21,14 +22,51 @@ Value RoleDocuments(const std::vector<RoleName>& roles) {
   return Value::Array(std::move(bytes));
 }
 
-/// Of both forms of them, and of what tables need besides.
-size_t BytesOfRoles(const ResolvedRoles& roles) {
-  constexpr size_t kNode = 64;
-  size_t bytes = roles.roles.size() * (sizeof(RoleName) + kNode);
-  for (const Privilege& p : roles.privileges)
-    bytes += 2 * (sizeof p + p.resource.db.size() + p.resource.collection.size()) + kNode;
+constexpr size_t kNode = 64;  ///< what a table or an allocation needs besides, about
+
+size_t BytesOfRanges(const AuthenticationRestrictions& restrictions) {
+  size_t bytes = 0;
+  for (const AuthenticationRestriction& r : restrictions) {
+    bytes += sizeof r + kNode;
+    for (const auto* ranges : {&r.client_source, &r.server_address})
+      for (const AddressRange& range : *ranges) bytes += sizeof range + range.text.size();
+  }
   return bytes;
 }
+
+/// `copies`: how often the text is there.
+size_t BytesOfNames(const std::vector<RoleName>& names, size_t copies) {
+  size_t bytes = 0;
+  for (const RoleName& r : names)
+    bytes += sizeof r + kNode + copies * (r.role.size() + r.db.size());
+  return bytes;
+}
+
+/// Of both forms of them, and of what tables need besides.
+size_t BytesOfRoles(const ResolvedRoles& roles) {
+  // Each name is also in its document of $$USER_ROLES: in the _id, and again in two fields.
+  size_t bytes = BytesOfNames(roles.roles, 4) + BytesOfNames(roles.missing, 1) +
+                 BytesOfNames(roles.left_out, 1);
+  for (const Privilege& p : roles.privileges)
+    bytes += 2 * (sizeof p + p.resource.db.size() + p.resource.collection.size()) + kNode;
+  for (const AuthenticationRestrictions& r : roles.restrictions)
+    bytes += sizeof r + BytesOfRanges(r);
+  return bytes;
+}
+
+size_t BytesOfUser(const UserDocument& user) {
+  return sizeof(UserAccess) + kNode + user.name.user.size() + user.name.db.size() +
+         BytesOfNames(user.roles, 1) + BytesOfRanges(user.restrictions);
+}
+
+/// Whoever can give everybody room again: by ending operations, or by granting and revoking roles.
+bool IsAdministrator(const PrivilegeSet& privileges) {
+  return privileges.AllowsOnCluster({Action::killop}) ||
+         privileges.Allows("admin", "", {Action::grantRole});
+}
+
+/// Their users are made by administrators.
+bool IsOfAdministrators(std::string_view db) { return db == "admin" || db == "$external"; }
 
 /// A digest of sorted names.
 std::string KeyOf(const std::vector<RoleName>& roles) {
@@ -39,29 +77,55 @@ std::string KeyOf(const std::vector<RoleName>& roles) {
 
 }  // namespace
 
-Result<std::shared_ptr<void>> PrivilegeMemory::Take(const std::shared_ptr<PrivilegeMemory>& of,
-                                                    size_t bytes) {
-  {
-    std::lock_guard l(of->mutex_);
-    const auto all = static_cast<size_t>(of->bytes_) + bytes;
-    if (bytes > kAlwaysFits && static_cast<int64_t>(all) > Most())
-      return Error{ErrorCode::kExceededMemoryLimit,
-                   "the privileges of the users who are logged in take " +
-                       std::to_string(of->bytes_ >> 20) + " MB, and with " +
-                       std::to_string(bytes >> 20) + " MB more they would exceed the " +
-                       std::to_string(Most() >> 20) + " MB they may"};
-    const Result<void> room = of->hold_.Set(all);
-    if (!room && bytes > kAlwaysFits) return room.error();
-    of->bytes_ = static_cast<int64_t>(all);
-  }
-  // It gives them back at once when there is no memory for itself.
-  return std::shared_ptr<void>(nullptr, [of, bytes](void*) { of->Give(bytes); });
+Result<void> PrivilegeMemory::Check(const Claim& claim) const {
+  if (claim.administrator) return Ok();
+  const auto bytes = static_cast<int64_t>(claim.bytes);
+  const int64_t all = bytes_ + bytes, most = Most();
+  const auto refused = [&](const std::string& whose, int64_t now) {
+    return Error{ErrorCode::kExceededMemoryLimit,
+                 "the privileges of " + whose + " who are logged in take " +
+                     std::to_string(now >> 10) + " KB, and with " + std::to_string(bytes >> 10) +
+                     " KB more they would exceed what they may of the " +
+                     std::to_string(most >> 20) +
+                     " MB of all: use privileges on whole databases in large roles, or try again "
+                     "when others have logged out"};
+  };
+  if (all > (claim.bytes > kSmall ? most - most / 4 : most)) return refused("all users", bytes_);
+  if (IsOfAdministrators(claim.db)) return Ok();
+  const auto at = of_databases_.find(claim.db);
+  const int64_t has = at == of_databases_.end() ? 0 : at->second;
+  if (!FitsFairShare(has + bytes, all, most, most / 2, false))
+    return refused("users of the database " + claim.db, has);
+  return Ok();
 }
 
-void PrivilegeMemory::Give(size_t bytes) {
+Result<std::shared_ptr<void>> PrivilegeMemory::Take(const std::shared_ptr<PrivilegeMemory>& of,
+                                                    Claim claim) {
+  {
+    std::lock_guard l(of->mutex_);
+    MAYFLY_TRY(of->Check(claim));
+    int64_t& of_database = of->of_databases_[claim.db];
+    const auto all = static_cast<size_t>(of->bytes_) + claim.bytes;
+    const Result<void> room = of->hold_.Set(all);
+    if (!room && claim.bytes > kSmall && !claim.administrator) {
+      (void)of->hold_.Set(static_cast<size_t>(of->bytes_));  // a refused one has counted all
+      if (of_database == 0) of->of_databases_.erase(claim.db);
+      return room.error();
+    }
+    of->bytes_ = static_cast<int64_t>(all);
+    of_database += static_cast<int64_t>(claim.bytes);
+  }
+  // It gives them back at once when there is no memory for itself.
+  return std::shared_ptr<void>(nullptr, [of, claim = std::move(claim)](void*) { of->Give(claim); });
+}
+
+void PrivilegeMemory::Give(const Claim& claim) {
   std::lock_guard l(mutex_);
-  bytes_ -= static_cast<int64_t>(bytes);
+  bytes_ -= static_cast<int64_t>(claim.bytes);
   (void)hold_.Set(static_cast<size_t>(bytes_));  // less is never refused
+  if (const auto at = of_databases_.find(claim.db);
+      at != of_databases_.end() && (at->second -= static_cast<int64_t>(claim.bytes)) <= 0)
+    of_databases_.erase(at);
 }
 
 int64_t PrivilegeMemory::bytes() const {
@@ -91,6 +155,19 @@ Result<UserAccessPtr> UserCache::Read(const UserName& name, uint64_t generation)
   return UserAccessPtr(std::move(access));
 }
 
+Result<std::shared_ptr<void>> UserCache::Charge(const PrivilegeMemory::Claim& claim) {
+  auto taken = PrivilegeMemory::Take(memory_, claim);
+  if (taken) return taken;
+  std::vector<UserAccessPtr> unused;  // until after the lock
+  {
+    std::lock_guard l(mutex_);
+    unused.reserve(users_.size());
+    for (auto& [name, kept] : users_) unused.push_back(std::move(kept.small));
+  }
+  unused.clear();
+  return PrivilegeMemory::Take(memory_, claim);
+}
+
 GrantedRolesPtr UserCache::KnownRoles(const std::string& key, uint64_t generation,
                                       uint64_t place) const {
   std::lock_guard l(mutex_);
@@ -100,7 +177,7 @@ GrantedRolesPtr UserCache::KnownRoles(const std::string& key, uint64_t generatio
   return at->second.roles.lock();
 }
 
-Result<GrantedRolesPtr> UserCache::GrantedTo(std::vector<RoleName> names) {
+Result<GrantedRolesPtr> UserCache::GrantedTo(std::vector<RoleName> names, const std::string& db) {
   std::ranges::sort(names);
   names.erase(std::unique(names.begin(), names.end()), names.end());
   const std::string key = KeyOf(names);
@@ -113,9 +190,10 @@ Result<GrantedRolesPtr> UserCache::GrantedTo(std::vector<RoleName> names) {
                return source_.ReadRole(role, parts);
              }));
   auto granted = std::make_shared<GrantedRoles>();
-  granted->bytes = BytesOfRoles(roles);
-  MAYFLY_TRY(granted->share, PrivilegeMemory::Take(memory_, granted->bytes));
   granted->privileges = PrivilegeSet(roles.privileges);
+  granted->administrator = IsAdministrator(granted->privileges);
+  granted->bytes = BytesOfRoles(roles);
+  MAYFLY_TRY(granted->share, Charge({db, granted->bytes, granted->administrator}));
   granted->role_documents = RoleDocuments(roles.roles);
   granted->roles = std::move(roles);
   std::lock_guard l(mutex_);
@@ -129,8 +207,11 @@ Result<GrantedRolesPtr> UserCache::GrantedTo(std::vector<RoleName> names) {
 }
 
 Result<std::shared_ptr<UserAccess>> UserCache::Resolve(UserDocument user, uint64_t generation) {
-  MAYFLY_TRY(GrantedRolesPtr granted, GrantedTo(user.roles));
+  MAYFLY_TRY(GrantedRolesPtr granted, GrantedTo(user.roles, user.name.db));
+  const bool administrator = granted->administrator;
   auto access = std::make_shared<UserAccess>(std::move(granted));
+  access->bytes = BytesOfUser(user);
+  MAYFLY_TRY(access->share, Charge({user.name.db, access->bytes, administrator}));
   access->user = std::move(user);
   access->generation = generation;
   return access;
@@ -160,8 +241,9 @@ Result<UserAccessPtr> UserCache::Find(const UserName& name) {
   // Outdated already: the next command of the connection reads the user again.
   if (generation() != now) return access;
   if (users_.size() >= kMaxUsers) users_.erase(users_.begin());
-  const bool small = access->granted->bytes <= PrivilegeMemory::kAlwaysFits;
-  users_[name] = {access, small ? access : nullptr};
+  const bool keep = access->granted->bytes + access->bytes <= PrivilegeMemory::kSmall &&
+                    memory_->bytes() <= PrivilegeMemory::Most() / 2;
+  users_[name] = {access, keep ? access : nullptr};
   return access;
 }
 

@@ -23,18 +23,29 @@ class PrivilegeMemory {
  public:
   /// The part that whoever else needs memory leaves to it.
   static int64_t Most() { return large_memory::Limit() / 8; }
-  /// Sets of at most so many bytes are never refused: administrators can always log in.
-  static constexpr size_t kAlwaysFits = 64 << 10;
+  /// Larger sets leave a quarter of all for those of at most so many bytes.
+  static constexpr size_t kSmall = 64 << 10;
 
-  /// `bytes` more, until the result goes. Errors: ExceededMemoryLimit 146.
+  /// What somebody's roles, or names of roles, take.
+  struct Claim {
+    std::string db;  ///< of the user who has them, or of the first of them
+    size_t bytes = 0;
+    bool administrator = false;  ///< never refused: may end operations of others, or grant roles
+  };
+  /// So much more, until the result goes. Users of one database other than `admin` and `$external`,
+  /// whom its owner can make at will, have no more together than FitsFairShare allows. Errors:
+  /// ExceededMemoryLimit 146.
   static Result<std::shared_ptr<void>> Take(const std::shared_ptr<PrivilegeMemory>& of,
-                                            size_t bytes);
+                                            Claim claim);
   int64_t bytes() const;
 
  private:
-  void Give(size_t bytes);
+  /// REQUIRES: mutex_.
+  Result<void> Check(const Claim& claim) const;
+  void Give(const Claim& claim);
   mutable std::mutex mutex_;
   int64_t bytes_ = 0;
+  ClientStringMap<int64_t> of_databases_;
   large_memory::Hold hold_;
 };
 
@@ -44,6 +55,7 @@ struct GrantedRoles {
   PrivilegeSet privileges;
   Value role_documents;         ///< what $$USER_ROLES shows of `roles`: an array
   size_t bytes = 0;             ///< of memory, about
+  bool administrator = false;   ///< PrivilegeMemory::Claim
   std::shared_ptr<void> share;  ///< of PrivilegeMemory; none of what is made by hand
 };
 using GrantedRolesPtr = std::shared_ptr<const GrantedRoles>;
@@ -65,6 +77,8 @@ struct UserAccess {
   const Value& role_documents;
   uint64_t generation = 0;      ///< of the cache, when it was read
   bool by_certificate = false;  ///< `user` and its roles are of a certificate, and not stored
+  size_t bytes = 0;             ///< of `user`, about
+  std::shared_ptr<void> share;  ///< of PrivilegeMemory, for `bytes`
 };
 using UserAccessPtr = std::shared_ptr<const UserAccess>;
 
@@ -74,8 +88,7 @@ class UserSource {
   virtual ~UserSource() = default;
   /// None if there is no such user.
   virtual Result<std::optional<UserDocument>> ReadUser(const UserName& name) = 0;
-  virtual Result<std::optional<RoleDocument>> ReadRole(const RoleName& name,
-                                                       RoleParts parts) = 0;
+  virtual Result<std::optional<RoleDocument>> ReadRole(const RoleName& name, RoleParts parts) = 0;
   /// Another number when roles are kept elsewhere: their collection was dropped and made again, or
   /// another one has taken its name. Reads memory only.
   virtual uint64_t PlaceOfRoles() const { return 0; }
@@ -116,7 +129,8 @@ class UserCache {
   static constexpr size_t kMaxUsers = 10'000;  ///< kept at once
 
  private:
-  /// A user with many privileges is kept only as long as somebody is logged in as that.
+  /// A user with many privileges, or any when there are many such users, is kept only as long as
+  /// somebody is logged in as that.
   struct Kept {
     std::weak_ptr<const UserAccess> user;
     UserAccessPtr small;
@@ -127,8 +141,10 @@ class UserCache {
   };
   Result<UserAccessPtr> Read(const UserName& name, uint64_t generation);
   Result<std::shared_ptr<UserAccess>> Resolve(UserDocument user, uint64_t generation);
-  /// What these roles come to now. Errors: as Find.
-  Result<GrantedRolesPtr> GrantedTo(std::vector<RoleName> roles);
+  /// What these roles of a user of `db` come to now. Errors: as Find.
+  Result<GrantedRolesPtr> GrantedTo(std::vector<RoleName> roles, const std::string& db);
+  /// PrivilegeMemory::Take. What is kept though nobody uses it makes room first.
+  Result<std::shared_ptr<void>> Charge(const PrivilegeMemory::Claim& claim);
   GrantedRolesPtr KnownRoles(const std::string& key, uint64_t generation, uint64_t place) const;
 
   UserSource& source_;

@@ -131,7 +131,7 @@ ROWS = {
         ("security/role_graph.h", "kMaxResolvedRoles", 1),
         ("security/role_graph.h", "kMaxResolvedRoleBytes", M),
     ],
-    "memory of the privileges of all": [("security/user_cache.h", "kAlwaysFits", K)],
+    "memory of the privileges of all": [("security/user_cache.h", "kSmall", K)],
     "sessions |": [
         ("server/base/session_registry.h", "kMaxSessions", 1),
         ("server/base/session_registry.h", "kMaxClientSessions", 1),

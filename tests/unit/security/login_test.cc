@@ -313,20 +313,137 @@ TEST_CASE("Privileges count as memory, and go with the last login", "[security][
   CHECK(cache.privilege_bytes() > 0);
   CHECK(cache.privilege_bytes() <= most);
   CHECK(budget.used() > most / 2);
-  // Who has few privileges can always log in, as administrators have to.
+  // Larger sets have left room for small ones.
   kept.AddUser("root", {{"root", "admin"}});
   CHECK(cache.Find({"root", "admin"}).value() != nullptr);
-  // Many users with the same roles need no more.
+  // Many users with the same roles need no more but for their names.
   const int64_t used = cache.privilege_bytes();
   for (int i = 0; i < 20; ++i) {
     const std::string name = "same" + std::to_string(i);
     kept.AddUser(name.c_str(), {R("u0")});
     logged_in.push_back(cache.Find({name, "admin"}).value());
   }
-  CHECK(cache.privilege_bytes() == used);
+  CHECK(cache.privilege_bytes() - used < 20 * 2000);
   logged_in.clear();
   CHECK(cache.privilege_bytes() < 1 << 20);
   CHECK(cache.Find({"u1", "admin"}).value() != nullptr);
+}
+
+namespace {
+
+/// Users of several databases with roles of their own, and little memory for all.
+struct Crowd {
+  large_memory::Budget budget;
+  std::optional<large_memory::BudgetScope> scope;
+  Kept kept;
+  UserCache cache{kept};
+  std::vector<UserAccessPtr> logged_in;
+  int made = 0;
+
+  explicit Crowd(int64_t limit) {
+    budget.SetLimit(limit);
+    scope.emplace(budget);
+  }
+  /// Makes a user of `db` who has a role of so many privileges, and what the login gives.
+  Result<UserAccessPtr> LogIn(const char* db, size_t privileges) {
+    const std::string name = "u" + std::to_string(made++);
+    kept.AddRole(name.c_str(), {}, Privileges("shop", name + " of some length ", privileges));
+    return LogIn(db, std::vector<RoleName>{R(name)});
+  }
+  Result<UserAccessPtr> LogIn(const char* db, std::vector<RoleName> roles) {
+    const std::string name = "u" + std::to_string(made++);
+    kept.AddUser(name.c_str(), std::move(roles), 'i', db);
+    return cache.Find({name, db});
+  }
+  /// As many as may.
+  size_t Fill(const char* db, size_t privileges) {
+    size_t n = 0;
+    for (; n < 5000; ++n) {
+      auto found = LogIn(db, privileges);
+      if (!found) {
+        CHECK(found.error().code == ErrorCode::kExceededMemoryLimit);
+        break;
+      }
+      logged_in.push_back(std::move(found).value());
+    }
+    return n;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("Users of one database leave memory to those of others", "[security][cache]") {
+  for (const size_t privileges : {size_t{150}, size_t{3000}}) {
+    INFO(privileges << " privileges each");
+    Crowd crowd(int64_t{128} << 20);
+    const int64_t most = PrivilegeMemory::Most();
+    // Three owners of a database each: half, and of the rest never more than they leave.
+    CHECK(crowd.Fill("mine", privileges) > 1);
+    CHECK(crowd.cache.privilege_bytes() <= most / 2);
+    CHECK(crowd.Fill("his", privileges) > 1);
+    crowd.Fill("hers", privileges);
+    CHECK(crowd.cache.privilege_bytes() < most);
+    CHECK(crowd.LogIn("shop", 100));
+    CHECK(crowd.LogIn("admin", std::vector<RoleName>{{"readWriteAnyDatabase", "admin"}}));
+    crowd.logged_in.clear();
+    CHECK(crowd.cache.privilege_bytes() <= most / 2 + (1 << 20));
+    CHECK(crowd.Fill("mine", privileges) > 1);
+  }
+}
+
+// Sets of 64 KB had no limit: all that the cache keeps took 640 MB, and every operation of
+// everybody found no memory.
+TEST_CASE("Small sets have a limit too, which administrators pass", "[security][cache]") {
+  Crowd crowd(int64_t{32} << 20);
+  const int64_t most = PrivilegeMemory::Most();
+  CHECK(crowd.Fill("admin", 150) > 20);
+  CHECK(crowd.cache.privilege_bytes() <= most);
+  CHECK_FALSE(crowd.LogIn("admin", 150));
+  // Also one to whom somebody has granted a large role.
+  crowd.kept.AddRole("large", {}, Privileges("mine", "c", kMaxPrivileges));
+  CHECK(crowd.LogIn("admin", std::vector<RoleName>{{"root", "admin"}}));
+  CHECK(crowd.LogIn("admin", std::vector<RoleName>{{"userAdminAnyDatabase", "admin"}, R("large")}));
+  CHECK_FALSE(crowd.LogIn("mine", std::vector<RoleName>{{"dbOwner", "mine"}, R("large")}));
+  // What nobody uses is not kept when there is little room.
+  crowd.logged_in.clear();
+  CHECK(crowd.cache.privilege_bytes() <= most / 2 + (1 << 20));
+}
+
+// 500 roles with names of 1,000 bytes counted 64,000 bytes, took 0.6 MB for each user and 1.7 MB
+// for all of them, and were kept for ever as a small set.
+TEST_CASE("Names of roles and restrictions count as memory", "[security][cache]") {
+  Crowd crowd(int64_t{1} << 30);
+  std::vector<RoleName> names;
+  for (int i = 0; i < 500; ++i) {
+    names.push_back(R(std::to_string(i) + std::string(1000, 'n')));
+    crowd.kept.AddRole(names.back().role.c_str(), {});
+  }
+  auto first = crowd.LogIn("admin", names).value();
+  const int64_t one = crowd.cache.privilege_bytes();
+  CHECK(one > 500 * 5000);
+  auto second = crowd.LogIn("admin", names).value();
+  CHECK(second->granted == first->granted);
+  CHECK(crowd.cache.privilege_bytes() - one > 500 * 1000);
+  first = second = nullptr;
+  CHECK(crowd.cache.privilege_bytes() == 0);
+
+  RoleDocument& restricted = crowd.kept.AddRoleOf("admin", "restricted", {}, {});
+  AuthenticationRestriction many;
+  for (int i = 0; i < 1000; ++i)
+    many.client_source.push_back(ParseAddressRange("10.0.0." + std::to_string(i % 250)).value());
+  restricted.restrictions = {many};
+  first = crowd.LogIn("admin", std::vector<RoleName>{R("restricted")}).value();
+  CHECK(crowd.cache.privilege_bytes() > 50'000);
+}
+
+TEST_CASE("A set that finds no memory is not counted", "[security][cache]") {
+  Crowd crowd(int64_t{128} << 20);
+  large_memory::Hold others;
+  REQUIRE(others.Set(127 << 20));
+  const int64_t used = crowd.budget.used();
+  CHECK(crowd.LogIn("admin", kMaxPrivileges).error().code == ErrorCode::kExceededMemoryLimit);
+  CHECK(crowd.budget.used() == used);
+  CHECK(crowd.cache.privilege_bytes() == 0);
 }
 
 TEST_CASE("A change of a user holds at the next look", "[security][cache]") {
