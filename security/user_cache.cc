@@ -133,6 +133,17 @@ int64_t PrivilegeMemory::bytes() const {
   return bytes_;
 }
 
+UserAccessPtr WithoutPrivileges(const UserAccess& was) {
+  auto only_who = std::make_shared<UserAccess>();
+  only_who->user.name = was.user.name;
+  only_who->user.id = was.user.id;
+  only_who->user.external = was.user.external;
+  only_who->by_certificate = was.by_certificate;
+  // Those of a certificate are stored nowhere.
+  if (was.by_certificate) only_who->user.roles = was.user.roles;
+  return only_who;
+}
+
 void UserCache::Invalidate(bool roles) {
   // The number is raised first: any thread that reads the user from now on stores the result under
   // the new number.

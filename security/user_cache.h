@@ -75,12 +75,16 @@ struct UserAccess {
   const ResolvedRoles& roles;  ///< this and the next two are parts of `granted`
   const PrivilegeSet& privileges;
   const Value& role_documents;
-  uint64_t generation = 0;      ///< of the cache, when it was read
+  uint64_t generation = 0;      ///< of the cache, when it was read; 0: WithoutPrivileges
   bool by_certificate = false;  ///< `user` and its roles are of a certificate, and not stored
   size_t bytes = 0;             ///< of `user`, about
   std::shared_ptr<void> share;  ///< of PrivilegeMemory, for `bytes`
 };
 using UserAccessPtr = std::shared_ptr<const UserAccess>;
+
+/// Who `was` is, for UserCache::Again, and nothing of what it may do: of somebody who is logged in
+/// while there is no memory for the privileges as they are now.
+UserAccessPtr WithoutPrivileges(const UserAccess& was);
 
 /// Where users and roles are kept. Threads: any, several at once.
 class UserSource {

@@ -83,7 +83,15 @@ bool MayComeFrom(const UserAccess& access, const LoginOrigin& origin) {
 
 Result<std::string_view> RefreshLogin(AccessControl& control, LoginState& state,
                                       const LoginOrigin& origin) {
-  MAYFLY_TRY(UserAccessPtr now, control.users().Again(*state.access));
+  const Result<UserAccessPtr> found = control.users().Again(*state.access);
+  if (!found) {
+    // Others may wait for the memory that the former privileges take, as this one waits for theirs.
+    // The next command tries again.
+    if (found.error().code == ErrorCode::kExceededMemoryLimit)
+      state.Set(WithoutPrivileges(*state.access));
+    return found.error();
+  }
+  const UserAccessPtr& now = found.value();
   if (now == nullptr) return kUserDropped;
   if (!MayComeFrom(*now, origin)) return kAddressRestricted;
   state.Set(now);

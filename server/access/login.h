@@ -57,7 +57,8 @@ inline constexpr std::string_view kAddressRestricted =
 
 /// Users or roles have changed since `state.access` was read: makes it what it is now. The result
 /// is empty, or it says why the login has ended: one of the reasons above. `state` then is as it
-/// was. Reads storage. Errors: those of UserCache::Again.
+/// was. Reads storage. Errors: those of UserCache::Again; when there is no memory for the
+/// privileges (146), `state` keeps the login without any until the next refresh.
 Result<std::string_view> RefreshLogin(AccessControl& control, LoginState& state,
                                       const LoginOrigin& origin);
 

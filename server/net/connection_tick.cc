@@ -87,12 +87,12 @@ Awaitable<void> Connection::ReadIdleLogin(IoThread& thread, std::weak_ptr<Connec
   Connection& c = **alive;
   c.looking_ = false;
   // A command that has begun meanwhile looks itself.
-  if (!(c.reading_ || c.idle_wait_) || c.login.access != was || !ended) co_return;
-  if (ended.value().empty()) {
+  if (!(c.reading_ || c.idle_wait_) || c.login.access != was) co_return;
+  if (ended && !ended.value().empty()) {
+    c.LogOut(ended.value());
+  } else if (state.access != was) {  // also when its privileges find no memory
     c.login.Set(state.access);
     TellRolesLeftOut(server.log(), was.get(), *state.access, c.slot_.desc);
-  } else {
-    c.LogOut(ended.value());
   }
 }
 
@@ -104,7 +104,8 @@ void Connection::Tick() {
   // Only while it waits for its client: a worker may be setting its user just now.
   if ((reading_ || idle_wait_ || write_since_ != 0) && BeforeLogin()) [[unlikely]]
     CloseBeforeLogin();
-  if ((reading_ || idle_wait_) && login.access != nullptr &&
+  // One whose privileges found no memory is looked at again with its next command.
+  if ((reading_ || idle_wait_) && login.access != nullptr && login.access->generation != 0 &&
       login.access->generation != thread_.server().access().users().generation()) [[unlikely]]
     LookAtIdleLogin();
   // A client that has said hello may be an administrator's driver; another one takes its place.

@@ -446,6 +446,42 @@ TEST_CASE("A set that finds no memory is not counted", "[security][cache]") {
   CHECK(crowd.cache.privilege_bytes() == 0);
 }
 
+// Each waited for the memory of the other's former privileges, until one of the clients went.
+TEST_CASE("Whoever finds no memory after a change gives back what it has", "[security][cache]") {
+  Crowd crowd(int64_t{96} << 20);
+  crowd.Fill("admin", kMaxPrivileges);
+  std::vector<UserAccessPtr>& all = crowd.logged_in;
+  REQUIRE(all.size() > 1);
+  crowd.cache.Invalidate();
+  for (const UserAccessPtr& one : all) CHECK_FALSE(crowd.cache.Again(*one));
+  for (UserAccessPtr& one : all) {
+    const UserName name = one->user.name;
+    one = WithoutPrivileges(*one);
+    CHECK(one->user.name == name);
+    CHECK(one->generation != crowd.cache.generation());
+    CHECK_FALSE(one->privileges.Allows("shop", "c", {Action::find}));
+  }
+  CHECK(crowd.cache.privilege_bytes() == 0);
+  for (UserAccessPtr& one : all) {
+    auto again = crowd.cache.Again(*one);
+    REQUIRE(again);
+    one = std::move(again).value();
+    CHECK(one->privileges.Allows("shop", one->roles.roles[0].role + " of some length 7",
+                                 {Action::find}));
+  }
+  // A user who was dropped meanwhile does not come back.
+  const UserAccessPtr dropped = WithoutPrivileges(*all[0]);
+  crowd.kept.AddUser(dropped->user.name.user.c_str(), {}, 'j');
+  crowd.cache.Invalidate();
+  CHECK(crowd.cache.Again(*dropped).value() == nullptr);
+  // What a certificate grants is stored nowhere else.
+  const auto by_certificate =
+      crowd.cache.OfCertificate({"CN=ann", "$external"}, {{"read", "shop"}}).value();
+  CHECK(crowd.cache.Again(*WithoutPrivileges(*by_certificate))
+            .value()
+            ->privileges.Allows("shop", "c", {Action::find}));
+}
+
 TEST_CASE("A change of a user holds at the next look", "[security][cache]") {
   Kept kept;
   UserCache cache(kept);

@@ -4,6 +4,7 @@
 #include "storage/kv/rocks_kv.h"
 #include "storage/storage.h"
 #include "storage/write/collection_watch.h"
+#include "tests/unit/patience.h"
 #include "tests/unit/security/scram_client.h"
 #include "tests/unit/server/server_fixture.h"
 #include "tests/unit/storage/storage_fixture.h"
@@ -41,6 +42,7 @@ class GuardedServer {
   AccessControl& access() { return server_.context().access(); }
   Storage& storage() { return *storage_; }
   int port() const { return server_.port(); }
+  void limit_memory(int64_t bytes) { server_.context().large_memory().SetLimit(bytes); }
 
  private:
   TestServer server_;
@@ -225,6 +227,40 @@ TEST_CASE("Whatever changes users or roles raises the generation", "[access]") {
   CHECK(server.access().users().generation() > last);
   last = server.access().users().generation();
   CHECK_FALSE(raised(R"({"insert": "c", "documents": [{"_id": 1}], "$db": "admin"})"));
+}
+
+// Each waited for the memory of the other's former privileges (146) until one of them reconnected.
+TEST_CASE("Logins that wait for one another's memory after a change find it", "[access]") {
+  ScratchDir dir;
+  GuardedServer server(dir.path());
+  RawClient root(server.port()), ann(server.port()), bob(server.port());
+  REQUIRE(IsOk(root.Command(
+      R"({"createUser": "root", "pwd": "p", "roles": ["__system"], "$db": "admin"})")));
+  REQUIRE(IsOk(LogIn(root, "root", "p")));
+  for (const std::string name : {"ann", "bob"}) {
+    std::string privileges;
+    for (size_t i = 0; i < kMaxPrivileges; ++i)
+      privileges += std::string(i == 0 ? "" : ", ") +
+                    R"({"resource": {"db": "d", "collection": ")" + name + "'s collection " +
+                    std::to_string(i) + R"("}, "actions": ["find"]})";
+    REQUIRE(IsOk(root.Command(R"({"createRole": ")" + name + R"(", "roles": [], "privileges": [)" +
+                              privileges + R"(], "$db": "admin"})")));
+    REQUIRE(IsOk(root.Command(R"({"createUser": ")" + name + R"(", "pwd": "p", "roles": [")" +
+                              name + R"("], "$db": "admin"})")));
+  }
+  server.limit_memory(72 << 20);
+  REQUIRE(IsOk(LogIn(ann, "ann", "p")));
+  REQUIRE(IsOk(LogIn(bob, "bob", "p")));
+  REQUIRE(
+      IsOk(root.Command(R"({"createRole": "r", "privileges": [], "roles": [], "$db": "admin"})")));
+  const Deadline deadline;
+  for (RawClient* c : {&ann, &bob, &ann}) {
+    const std::string name = c == &bob ? "bob" : "ann";
+    int64_t code = 146;
+    while (code == 146 && deadline.Holds())
+      code = Code(c->Command(R"({"find": ")" + name + R"('s collection 7", "$db": "d"})"));
+    CHECK(code == 0);
+  }
 }
 
 TEST_CASE("A user who is dropped and made again is another one", "[access]") {
