@@ -93,8 +93,9 @@ class UserSource {
   /// None if there is no such user.
   virtual Result<std::optional<UserDocument>> ReadUser(const UserName& name) = 0;
   virtual Result<std::optional<RoleDocument>> ReadRole(const RoleName& name, RoleParts parts) = 0;
-  /// Another number when roles are kept elsewhere: their collection was dropped and made again, or
-  /// another one has taken its name. Reads memory only.
+  /// Another number when roles are kept elsewhere or in another way: their collection was dropped
+  /// and made again, another one has taken its name, or its definition has changed, which may make
+  /// documents expire. Reads memory only.
   virtual uint64_t PlaceOfRoles() const { return 0; }
 };
 

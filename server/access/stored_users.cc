@@ -43,7 +43,13 @@ Result<std::optional<RoleDocument>> StoredUsers::ReadRole(const RoleName& name, 
 uint64_t StoredUsers::PlaceOfRoles() const {
   if (storage_ == nullptr) return 0;
   const CollectionInfoPtr coll = storage_->catalog().Find(kUsersDatabase, kRolesCollection);
-  return coll ? coll->id : 0;
+  std::lock_guard l(place_mutex_);
+  // A weak pointer stands for its object also after the end of that: no other one has the same.
+  if (place_.owner_before(coll) || coll.owner_before(place_)) {
+    place_ = coll;
+    ++places_;
+  }
+  return places_;
 }
 
 Result<void> StoredUsers::ForEach(Operation& op, std::string_view collection,

@@ -1,5 +1,7 @@
 #pragma once
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <optional>
 
 #include "security/user_cache.h"
@@ -7,6 +9,7 @@
 
 namespace mayfly {
 
+struct CollectionInfo;
 class Operation;
 class Storage;
 
@@ -39,6 +42,11 @@ class StoredUsers final : public UserSource {
  private:
   Result<std::optional<BsonDocument>> Read(std::string_view collection, const std::string& id);
   Storage* storage_ = nullptr;
+  /// The roles' definition as PlaceOfRoles saw it last, and how many there have been. It is only
+  /// compared, and nothing of it is kept alive.
+  mutable std::mutex place_mutex_;
+  mutable std::weak_ptr<const CollectionInfo> place_;
+  mutable uint64_t places_ = 0;
 };
 
 }  // namespace mayfly

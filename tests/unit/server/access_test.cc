@@ -221,9 +221,22 @@ TEST_CASE("Whatever changes users or roles raises the generation", "[access]") {
       R"({"delete": "system.users", "deletes": [{"q": {"_id": "d.x"}, "limit": 1}], "$db": "admin"})"));
   CHECK(raised(
       R"({"applyOps": [{"op": "i", "ns": "admin.system.roles", "o": {"_id": "d.y"}}], "$db": "admin"})"));
+  // Of all definitions only that of the roles' collection changes what roles come to.
+  uint64_t place = server.access().stored().PlaceOfRoles();
+  const auto moved = [&] {
+    const uint64_t now = server.access().stored().PlaceOfRoles();
+    return std::exchange(place, now) != now;
+  };
+  REQUIRE(IsOk(c.Command(R"({"create": "other", "$db": "admin"})")));
+  CHECK_FALSE(moved());
+  CHECK(raised(
+      R"({"createIndexes": "system.roles", "indexes": [{"key": {"at": 1}, "name": "at", "expireAfterSeconds": 60}], "$db": "admin"})"));
+  CHECK(moved());
+  CHECK_FALSE(moved());
   SystemClock clock;
   Operation op(clock);
   REQUIRE(server.storage().catalog().Drop(op, "admin", "system.roles"));
+  CHECK(moved());
   CHECK(server.access().users().generation() > last);
   last = server.access().users().generation();
   CHECK_FALSE(raised(R"({"insert": "c", "documents": [{"_id": 1}], "$db": "admin"})"));
