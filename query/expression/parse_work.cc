@@ -25,13 +25,18 @@ Result<void> ParseWork::Look() {
   left_ = 0;
   if (current_ != nullptr) {
     ParseWork& whole = *current_->outermost_;
+    if (whole.full_) return large_memory::TooMuch();
     if (whole.bytes() > kMaxBytes)
       return Error{ErrorCode::kExceededMemoryLimit,
                    "What was sent takes more than the " + std::to_string(kMaxBytes >> 20) +
                        " MB of memory that one operation may use to parse it: send fewer "
                        "conditions, fields or "
                        "stages at once"};
-    MAYFLY_TRY(whole.held_.Set(whole.bytes()));
+    if (Result<void> held = whole.held_.Set(whole.bytes()); !held) {
+      // A Hold says so once only: what it holds then is no more than before.
+      whole.full_ = true;
+      return held;
+    }
     if (current_->op_ != nullptr) {
       MAYFLY_TRY(current_->op_->CheckInterruptNow());
     }

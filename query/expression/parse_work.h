@@ -38,8 +38,9 @@ class ParseWork {
     }
     return Look();
   }
-  /// The same, but always checks. After an error every step fails: callers without an error path
-  /// may just stop.
+  /// The same, but always checks. After an error every step and look fails until the outermost
+  /// ParseWork ends, also where room has become free meanwhile: callers without an error path may
+  /// just stop, and what they answer then counts for nothing, because somebody looks again.
   static Result<void> Look();
 
   /// The operation that is checked, also by matchers on its behalf; null: there is none.
@@ -67,6 +68,7 @@ class ParseWork {
   Operation* const op_;
   const uint64_t begin_;
   uint32_t patterns_ = 0;
+  bool full_ = false;  ///< of the outermost: there was no room once, so every look fails
   large_memory::Hold held_;
 };
 

@@ -82,7 +82,7 @@ void WriteCheck(AuditLog& log, CommandContext& ctx, const CommandRow& row,
 }  // namespace
 
 /// applyOps tells of its own writes: its entries name collections by UUID as well.
-UsersCollections UsersWritten(const CommandRow& row, const CommandRequest& req) {
+Result<UsersCollections> UsersWritten(const CommandRow& row, const CommandRequest& req) {
   UsersCollections written;
   if (req.db != kUsersDatabase || req.fields.empty()) return written;
   const auto note = [&](std::string_view collection) {
@@ -91,19 +91,23 @@ UsersCollections UsersWritten(const CommandRow& row, const CommandRequest& req) 
   };
   const auto look = [&](BsonView of) {
     const BsonValue ns = of["ns"];
-    if (!ns.IsString()) return true;
+    if (!ns.IsString()) return;
     const NamespaceParts parts = SplitNamespace(ns.String());  // check_names: of two
     if (parts.db == kUsersDatabase) note(parts.collection);
-    return ParseWork::Step().has_value();
   };
   if (row.name == "bulkWrite") {
     if (const DocumentSequence* s = req.Sequence("nsInfo"))
-      for (const BsonView d : s->documents)
-        if (!look(d)) return written;
-    for (const CommandField& f : req.fields)
-      if (f.name == "nsInfo" && f.value.IsArray())
-        for (const BsonElement& e : f.value.Document())
-          if (e.value.IsDocument() && !look(e.value.Document())) return written;
+      for (const BsonView d : s->documents) {
+        MAYFLY_TRY(ParseWork::Step());
+        look(d);
+      }
+    for (const CommandField& f : req.fields) {
+      if (f.name != "nsInfo" || !f.value.IsArray()) continue;
+      for (const BsonElement& e : f.value.Document()) {
+        MAYFLY_TRY(ParseWork::Step());
+        if (e.value.IsDocument()) look(e.value.Document());
+      }
+    }
   } else if (row.name == "insert" || row.name == "update" || row.name == "delete" ||
              row.name == "findAndModify") {
     const BsonValue first = req.fields[0].value;

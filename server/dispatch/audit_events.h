@@ -12,8 +12,9 @@ struct UsersCollections {
   bool any() const { return users || roles; }
 };
 /// Those that the command writes to as such. Looks through the names of a bulkWrite; cheap where
-/// the database is not admin.
-UsersCollections UsersWritten(const CommandRow& row, const CommandRequest& req);
+/// the database is not admin. Errors: those of ParseWork::Step, for who has not seen all names does
+/// not know.
+Result<UsersCollections> UsersWritten(const CommandRow& row, const CommandRequest& req);
 
 /// Before an allowed command, while AuditLog::watches_commands: writes authCheck, and refuses the
 /// command if the entry cannot be written. `written`: UsersWritten. Errors: OperationFailed 96.

@@ -54,7 +54,8 @@ Awaitable<Result<BsonDocument>> RunLocalCommand(ServerContext& server, IoExecuto
   }
   // The page's own requests are no user's actions.
   if (origin != nullptr && server.audit() != nullptr && server.audit()->watches_commands()) {
-    MAYFLY_CO_TRY(AuditAllowedCommand(ctx, *row, request, UsersWritten(*row, request)));
+    MAYFLY_CO_TRY(const UsersCollections written, UsersWritten(*row, request));
+    MAYFLY_CO_TRY(AuditAllowedCommand(ctx, *row, request, written));
   }
   std::string bytes;
   Result<void> result = Ok();

@@ -40,7 +40,7 @@ inline bool Given(const CommandRequest& req, std::string_view name) {
 /// it answers false. A command reads one of the two. Also false when the operation is interrupted,
 /// which is then the answer whatever is decided (Dispatcher::DecideNow).
 template <class F>
-bool ForEachDocument(const CommandRequest& req, std::string_view name, F&& f) {
+[[nodiscard]] bool ForEachDocument(const CommandRequest& req, std::string_view name, F&& f) {
   if (const DocumentSequence* s = req.Sequence(name))
     for (BsonView d : s->documents)
       if (!ParseWork::Step() || !f(d)) return false;

@@ -48,13 +48,13 @@ Result<void> BulkWrite(const AuthorizationRequest& r) {
   if (r.user == nullptr) return NotAuthorized(r);
   const ActionSet bypass = WithBypass(r.req, {});
   boost::container::small_vector<std::pair<std::string_view, ActionSet>, 8> namespaces;
-  ForEachDocument(r.req, "nsInfo", [&](BsonView info) {
+  const auto name = [&](BsonView info) {
     const BsonValue ns = info["ns"];
     ParseWork::Made(2 * sizeof(namespaces[0]));
     namespaces.emplace_back(Text(ns), bypass);
     return true;
-  });
-  ForEachDocument(r.req, "ops", [&](BsonView op) {
+  };
+  const auto note = [&](BsonView op) {
     const BsonElement first = op.First();
     // An operation that names no namespace is refused by the command, before any of them runs.
     const int64_t at = first.value.IsNumber() ? first.value.NumberAsInt64() : -1;
@@ -67,7 +67,11 @@ Result<void> BulkWrite(const AuthorizationRequest& r) {
       if (Upserts(op)) actions.Add(Action::insert);
     }
     return true;
-  });
+  };
+  // False: ended early. Names are missing then, and an operation on one of these would look like
+  // one that names no namespace.
+  if (!ForEachDocument(r.req, "nsInfo", name) || !ForEachDocument(r.req, "ops", note))
+    return NotAuthorized(r);
   for (const auto& [ns, actions] : namespaces) {
     const NamespaceParts parts = SplitNamespace(ns);
     MAYFLY_TRY(ParseWork::Step());

@@ -8,18 +8,12 @@
 
 #include "protocol/extended_json.h"
 #include "server/dispatch/arg_reader.h"
+#include "tests/unit/server/listed_commands.h"
 
 using namespace mayfly;
 
-namespace {
-
-struct ListedCommand {
-  std::string db, json;
-};
-
-/// The commands of tests/data/privileges.txt.
-std::vector<ListedCommand> ReadListedCommands() {
-  std::ifstream in(MAYFLY_SOURCE_DIR "/tests/data/privileges.txt");
+std::vector<test::ListedCommand> test::ReadListedCommands(const std::string& path) {
+  std::ifstream in(path);
   REQUIRE(in);
   std::vector<ListedCommand> cases;
   for (std::string line; std::getline(in, line);) {
@@ -33,8 +27,6 @@ std::vector<ListedCommand> ReadListedCommands() {
   }
   return cases;
 }
-
-}  // namespace
 
 TEST_CASE("The requests within a request are made once", "[inner_requests]") {
   const BsonDocument body = ParseJson(
@@ -103,7 +95,8 @@ bool Refused(BsonView command, const std::string& db) {
 TEST_CASE("No field of a command is there twice, nor of a command in a command",
           "[inner_requests]") {
   size_t tried = 0;
-  for (const ListedCommand& c : ReadListedCommands()) {
+  for (const test::ListedCommand& c :
+       test::ReadListedCommands(MAYFLY_SOURCE_DIR "/tests/data/privileges.txt")) {
     CAPTURE(c.json);
     const BsonDocument command = ParseJson(c.json).value();
     ForEachTwice(command, [&](const BsonDocument& twice) {
