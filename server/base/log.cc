@@ -104,10 +104,14 @@ Result<std::unique_ptr<Log>> Log::Open(const LogOptions& options, const Clock& c
 }
 
 void LogException(Log& log, std::string_view where) {
-  log.Write(LogSeverity::kError, LogComponent::kControl, 9000105,
-            "An exception ended what a thread was doing", BuildBson([&](BsonBuilder& b) {
-              b.Append("where", where).Append("error", CurrentExceptionText());
-            }));
+  try {
+    const std::string what = CurrentExceptionText();
+    log.Write(LogSeverity::kError, LogComponent::kControl, 9000105,
+              "An exception ended what a thread was doing",
+              BuildBson([&](BsonBuilder& b) { b.Append("where", where).Append("error", what); }));
+  } catch (...) {
+    // An exception out of a catch block would end the thread, and with it the process.
+  }
 }
 
 void Log::SetThreadContext(std::string name) {

@@ -129,11 +129,15 @@ BsonDocument RedactAttributes(int id, BsonView attr) {
 
 std::string CurrentExceptionText() {
   try {
-    throw;
-  } catch (const std::exception& e) {
-    return e.what();
+    try {
+      throw;
+    } catch (const std::exception& e) {
+      return e.what();
+    } catch (...) {
+      return "an exception of an unknown type";
+    }
   } catch (...) {
-    return "an exception of an unknown type";
+    return "out of memory";  // a text that needs none: catch blocks call this
   }
 }
 

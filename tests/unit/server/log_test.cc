@@ -6,11 +6,16 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <new>
+#include <optional>
 #include <sstream>
+#include <stdexcept>
 
 #include "protocol/extended_json.h"
+#include "server/base/command_exception.h"
 #include "server/base/log_redaction.h"
 #include "tests/unit/scratch_dir.h"
+#include "tests/unit/server/allocations.h"
 
 using namespace mayfly;
 
@@ -216,4 +221,41 @@ TEST_CASE("Only files are renamed when a log is rotated: no devices, pipes and l
   CHECK(Read(renamed) == "a line");
   CHECK(fs::is_symlink(link));
   CHECK_FALSE(fs::exists(file));
+}
+
+TEST_CASE("An exception is an answer, also where there is no memory to say so", "[log]") {
+  const ScratchDir dir;
+  const SystemClock clock;
+  const std::unique_ptr<Log> log = Log::Open({.path = dir.path() + "/log"}, clock).value();
+  // Longer than what a string holds without memory of its own.
+  const std::string why(100, 'x');
+  const auto answer = [&](bool memory, auto exception) {
+    std::optional<Error> error;
+    std::optional<std::string> text;
+    try {
+      throw exception;
+    } catch (...) {
+      std::optional<test::NoMemory> none;
+      if (!memory) none.emplace();
+      error = CommandException(*log, "find", "conn1");
+      LogException(*log, "a thread");
+      text = CurrentExceptionText();
+    }
+    CHECK((text == exception.what() || !memory));
+    return *error;
+  };
+  CHECK(answer(true, std::runtime_error(why)).code == ErrorCode::kInternalError);
+  CHECK(answer(true, std::runtime_error(why)).message ==
+        "an unexpected failure of the server: " + why);
+  CHECK(answer(true, std::bad_alloc()).code == ErrorCode::kExceededMemoryLimit);
+  const std::string lines = Read(dir.path() + "/log");
+  CHECK(lines.find("A command ended by an exception") != lines.npos);
+  CHECK(lines.find("conn1") != lines.npos);
+  CHECK(lines.find(why) != lines.npos);
+  // Nothing leaves the catch block, on whatever thread that is.
+  for (const Error& error :
+       {answer(false, std::runtime_error(why)), answer(false, std::bad_alloc())}) {
+    CHECK(error.code == ErrorCode::kExceededMemoryLimit);
+    CHECK(error.message == "out of memory");
+  }
 }

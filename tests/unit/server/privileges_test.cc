@@ -22,12 +22,15 @@
 
 namespace {
 thread_local size_t allocations = 0;
-}
+thread_local bool out_of_memory = false;
+}  // namespace
 size_t mayfly::test::Allocations() { return allocations; }
+mayfly::test::NoMemory::NoMemory() { out_of_memory = true; }
+mayfly::test::NoMemory::~NoMemory() { out_of_memory = false; }
 
 [[gnu::noinline]] void* operator new(size_t n) {
   ++allocations;
-  void* p = std::malloc(n);
+  void* p = out_of_memory ? nullptr : std::malloc(n);
   if (p == nullptr) throw std::bad_alloc();
   return p;
 }
