@@ -387,7 +387,8 @@ class VectorSource final : public DocumentSource {
 };
 
 /// That no option of a stage is there twice: who decides whether a pipeline is allowed must not see
-/// another collection in it than who runs it. Other values than documents pass. Errors: 40413.
+/// another collection in it than who runs it. Other values than documents pass. Errors: 40413;
+/// those of ParseWork::Step.
 Result<void> CheckOptionsOnce(std::string_view where, BsonValue options);
 /// "pipeline" arrays of stages' arguments. Errors: TypeMismatch 14.
 Result<void> CheckStageArray(BsonValue v, std::string_view what);

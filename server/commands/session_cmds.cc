@@ -46,6 +46,7 @@ std::string_view OwnDigest(const CommandContext& ctx) {
 /// one at all.
 Result<std::string> ReadKey(const CommandContext& ctx, const std::string& where, BsonView lsid,
                             bool killing) {
+  MAYFLY_TRY(ArgReader(where, lsid).FinishLoose());  // none of them is there twice
   const BsonValue id = lsid["id"], uid = lsid["uid"];
   if (id.missing())
     return Error{ErrorCode::kMissingField,

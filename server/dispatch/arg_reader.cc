@@ -32,12 +32,17 @@ Error DuplicateField(std::string_view where, std::string_view name) {
 }
 
 /// Finds a name that is there twice while the fields of a document are collected. One that has one
-/// of them could otherwise mean another than one who reads the same document again.
+/// of them could otherwise mean another than one who reads the same document again. Names longer
+/// than any that is read (kShownName) may be there twice: comparing a thousand of them takes long.
 class NamesOnce {
  public:
   /// Before the field is added to `fields`. False: it is there already.
   bool Add(std::string_view name, const CommandFields& fields) {
     const uint64_t bit = NameBit(name);
+    if (name.size() > kShownName) [[unlikely]] {
+      names_ |= bit;
+      return true;
+    }
     if ((names_ & bit) != 0) [[unlikely]] {
       // With so many nearly all of them share a bit: they are compared at the end, in order.
       if (fields.size() >= kFew)
@@ -54,7 +59,8 @@ class NamesOnce {
     if (!many_) return std::nullopt;
     std::vector<std::string_view> sorted;
     sorted.reserve(fields.size());
-    for (const CommandField& f : fields) sorted.push_back(f.name);
+    for (const CommandField& f : fields)
+      if (f.name.size() <= kShownName) sorted.push_back(f.name);
     std::ranges::sort(sorted);
     const auto twice = std::ranges::adjacent_find(sorted);
     return twice == sorted.end() ? std::nullopt : std::optional(*twice);
@@ -108,7 +114,7 @@ bool IsGenericField(std::string_view name) {
 namespace {
 
 Error GenericWrongType(const CommandRequest& r, const CommandField& f, std::string_view expected) {
-  std::string m = Quoted(r.name, f.name);
+  std::string m = Quoted(ShownName(r.name), f.name);
   m.append(" is the wrong type '").append(BsonTypeName(f.value.type()));
   m.append(expected[0] == '[' ? "', expected types '" : "', expected type '")
       .append(expected)

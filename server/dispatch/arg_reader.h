@@ -21,9 +21,10 @@ namespace mayfly {
 ///
 /// Errors: TypeMismatch 14 "BSON field 'find.limit' is the wrong type 'string', expected types
 /// '[long, int, decimal, double]'", MissingField 40414, unknown field 40415, a field that is there
-/// twice 40413 (also one that nobody reads), BadValue 2 for a number out of range,
-/// InvalidNamespace 73. Fields that every command takes are known. null and undefined count as
-/// absent for optional fields. Views are valid as long as the request. One thread.
+/// twice 40413 (also one that nobody reads, if its name has no more than kShownName bytes),
+/// BadValue 2 for a number out of range, InvalidNamespace 73. Fields that every command takes are
+/// known. null and undefined count as absent for optional fields. Views are valid as long as the
+/// request. One thread.
 class ArgReader {
  public:
   explicit ArgReader(const CommandRequest& req);

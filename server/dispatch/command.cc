@@ -1,5 +1,6 @@
 #include "server/dispatch/command.h"
 
+#include <algorithm>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
@@ -180,8 +181,18 @@ Result<WriteConcern> ParseWriteConcern(BsonValue value, bool replicated) {
   if (value.missing()) return wc;
   wc.given = true;
   bool fsync = false;
+  constexpr std::string_view kOnce[] = {"w", "j", "fsync", "wtimeout"};
+  unsigned seen = 0;
   for (const BsonElement& e : value.Document()) {
     const BsonValue v = e.value;
+    if (const auto* name = std::find(std::begin(kOnce), std::end(kOnce), e.name);
+        name != std::end(kOnce)) {
+      const unsigned bit = 1U << (name - std::begin(kOnce));
+      if ((seen & bit) != 0)
+        return Error{LocationCode(40413),
+                     "BSON field 'writeConcern." + std::string(e.name) + "' is a duplicate field"};
+      seen |= bit;
+    }
     if (e.name == "w") {
       if (v.IsNumber()) {
         wc.w = v.NumberAsInt64();

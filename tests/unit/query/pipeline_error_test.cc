@@ -1,3 +1,5 @@
+#include "query/expression/parse_work.h"
+#include "query/pipeline/stage.h"
 #include "tests/unit/query/pipeline_fixture.h"
 
 using namespace mayfly;
@@ -181,4 +183,37 @@ TEST_CASE("A killed operation stops a blocking stage", "[pipeline]") {
   CHECK(r.Run(R"([{"$group": {"_id": "$_id"}}])") == "error 11601");
   CHECK(r.Run(R"([{"$out": "x"}])") == "error 11601");
   CHECK(r.env.abandoned == 1);
+}
+
+TEST_CASE("An option of a stage that is there twice is found among very many", "[pipeline]") {
+  const auto options = [](int distinct, const std::string& again) {
+    return BuildBson([&](BsonBuilder& b) {
+      for (int i = 0; i < distinct; ++i) b.Append("o" + std::to_string(i), i);
+      if (!again.empty()) b.Append(again, 1);
+    });
+  };
+  const std::string longest = "o" + std::string(5000, 'x');
+  for (const int distinct : {1, 20, 5000}) {
+    CAPTURE(distinct);
+    CHECK(CheckOptionsOnce("$s", options(distinct, "").view().AsValue()));
+    CHECK(CheckOptionsOnce("$s", options(distinct, longest).view().AsValue()));
+    for (const std::string& twice : {std::string("o0"), "o" + std::to_string(distinct - 1)}) {
+      const Result<void> r = CheckOptionsOnce("$s", options(distinct, twice).view().AsValue());
+      REQUIRE_FALSE(r);
+      CHECK(static_cast<int>(r.error().code) == 40413);
+      CHECK(r.error().message == "BSON field '$s." + twice + "' is a duplicate field");
+    }
+  }
+  // It is interrupted, and charged.
+  const SystemClock clock;
+  Operation op(clock);
+  const BsonDocument many = options(5000, "");
+  {
+    const ParseWork work(&op);
+    CHECK(CheckOptionsOnce("$s", many.view().AsValue()));
+    CHECK(work.bytes() >= 5000 * 32);
+  }
+  op.kill_code = static_cast<int32_t>(ErrorCode::kInterrupted);
+  const ParseWork work(&op);
+  CHECK_FALSE(CheckOptionsOnce("$s", many.view().AsValue()));
 }
