@@ -34,10 +34,14 @@ constexpr int64_t kWatchedSteps = 20'000'000;  // of one search at most; some se
 constexpr int64_t kLookSteps = 256;            // steps between two looks at the operation
 constexpr size_t kBytesAStep = 64;             // read through in the time of a step
 // A pattern of more bytes is long: its letters are compared again at each place of a subject.
-constexpr size_t kLongPattern = 512;
+constexpr size_t kLongPattern = 32;
+constexpr size_t kCompiledAtOnce = 512;      // … of more, becomes machine code when first used
 constexpr size_t kRegexPiece = 100'000'000;  // letters compared between two looks at the operation
 constexpr size_t kSlicePiece = 1'000'000;    // … on a thread that serves sockets
 constexpr size_t kLeastPlaces = 64;          // of one piece
+// Without machine code each piece begins with a look at the whole rest of the subject: there are no
+// more pieces than this, as far as that makes none so many times longer.
+constexpr size_t kInterpretedPieces = 64, kLongerInterpreted = 10;
 /// The longest pattern that can only be searched for in one go: the code that calls back counts its
 /// letters, and takes seven times as many bytes.
 constexpr size_t kMaxInOneGo = 8 << 10;
@@ -109,9 +113,36 @@ Growth GrowthOf(std::string_view pattern, uint32_t flags) {
 }
 
 /// Whether where a search begins, and that it ends at the first place that fails, may matter to the
-/// pattern: \G and verbs ("(*COMMIT)").
+/// pattern: \G and verbs ("(*COMMIT)"). What is in a class, escaped or between \Q and \E is none of
+/// these.
 bool MustBeInOneGo(std::string_view pattern) {
-  return pattern.find("\\G") != pattern.npos || pattern.find("(*") != pattern.npos;
+  if (pattern.find("\\G") == pattern.npos && pattern.find("(*") == pattern.npos) return false;
+  // In comments and in the text of a callout, brackets and backslashes mean nothing; a class of
+  // classes ends elsewhere. Then one of both may be what it looks like.
+  if (pattern.find('#') != pattern.npos || pattern.find("(?C") != pattern.npos ||
+      pattern.find("(?[") != pattern.npos)
+    return true;
+  bool in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i], next = i + 1 < pattern.size() ? pattern[i + 1] : '\0';
+    if (c == '\\' && next == 'Q') {
+      const size_t end = pattern.find("\\E", i + 2);
+      if (end == pattern.npos) return false;
+      i = end + 1;
+    } else if (c == '\\') {
+      if (next == 'G' && !in_class) return true;
+      i += next == 'c' ? 2 : 1;  // "\c]" is one character
+    } else if (in_class) {
+      // Also where "]" is a letter, as the first one or of "[:alpha:]": what follows is then taken
+      // for what it looks like.
+      in_class = c != ']';
+    } else if (c == '[') {
+      in_class = true;
+    } else if (c == '(' && next == '*') {
+      return true;
+    }
+  }
+  return false;
 }
 
 /// One search that is watched.
@@ -297,8 +328,10 @@ Result<CompiledRegex::Ptr> CompiledRegex::Compile(std::string_view pattern,
   size_t bytes = 0;
   pcre2_pattern_info(code, PCRE2_INFO_SIZE, &bytes);
   ParseWork::Made(sizeof(CompiledRegex) + bytes + pattern.size());
-  // A long one at once: the interpreter looks through the whole subject before each piece.
-  if (ParseWork::CountPattern() > kFastPatterns && !in_pieces) regex->fast_from_ = kOften;
+  // A very long one at once: the interpreter looks through the whole subject before each piece.
+  if (ParseWork::CountPattern() > kFastPatterns &&
+      (!in_pieces || pattern.size() <= kCompiledAtOnce))
+    regex->fast_from_ = kOften;
   return Ptr(std::move(regex));
 }
 
@@ -310,10 +343,15 @@ Result<int> CompiledRegex::Match(const void* code, std::string_view subject, siz
                        reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), from, 0,
                        static_cast<pcre2_match_data*>(data), context);
   };
-  const size_t letters = op != nullptr && op->in_slice() ? kSlicePiece : kRegexPiece;
-  const size_t places = std::max(kLeastPlaces, letters / pattern_.size());
-  if (!in_pieces_ || start > subject.size() || subject.size() - start <= places) [[likely]]
+  if (!in_pieces_ || start > subject.size()) [[likely]]
     return match(start);
+  const size_t letters = op != nullptr && op->in_slice() ? kSlicePiece : kRegexPiece;
+  size_t places = std::max(kLeastPlaces, letters / pattern_.size());  // never that of "": not long
+  if (subject.size() - start <= places) [[likely]]
+    return match(start);
+  if (MachineCodeBytes(code) == 0)
+    places = std::max(places,
+                      std::min(subject.size() / kInterpretedPieces, kLongerInterpreted * places));
   for (size_t from = start;;) {
     if (op != nullptr) {
       MAYFLY_TRY(op->CheckInterruptNow());

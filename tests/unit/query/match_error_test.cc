@@ -1,4 +1,7 @@
+#include <tuple>
+
 #include "protocol/bson_builder.h"
+#include "protocol/large_memory.h"
 #include "query/expression/regex.h"
 #include "query/match/match_expression.h"
 #include "query/match/record_filter.h"
@@ -238,6 +241,86 @@ TEST_CASE("A search for a long pattern is interrupted, and finds what one in one
   CHECK(CompiledRegex::Compile("\\G" + std::string(1000, 'y'), "").has_value());
   CHECK(CompiledRegex::Compile("(*COMMIT)" + std::string(9000, 'y'), "").error().code ==
         ErrorCode::kBadValue);
+}
+
+TEST_CASE("A search of many places is interrupted, however short its pattern is", "[match]") {
+  const SystemClock clock;
+  std::string classes;
+  for (int i = 0; i < 127; ++i) classes += "[ab]";
+  // 127 tests at each of a million places; 33 letters, whatever their case, at each of 16 million.
+  for (const auto& [pattern, options, bytes] :
+       {std::tuple(classes + "c", "", size_t{1'000'000}),
+        std::tuple(std::string(32, 'a') + "c", "i", size_t{16'000'000})}) {
+    CAPTURE(pattern);
+    const std::string subject(bytes, 'a');
+    const CompiledRegex::Ptr regex = CompiledRegex::Compile(pattern, options).value();
+    Operation killed(clock);
+    killed.kill_code = static_cast<int32_t>(ErrorCode::kInterrupted);
+    const Result<bool> r = regex->Matches(subject, &killed);
+    REQUIRE(r.has_error());
+    CHECK(r.error().code == ErrorCode::kInterrupted);
+    // On a thread that serves sockets, where documents are short.
+    Operation slice(clock);
+    slice.BeginSlice(int64_t{1} << 40);
+    slice.kill_code = static_cast<int32_t>(ErrorCode::kInterrupted);
+    CHECK(regex->Matches(subject.substr(0, 60'000), &slice).has_error());
+    Operation free(clock);
+    CHECK_FALSE(regex->Matches(subject.substr(0, 2'000'000), &free).value());
+    CHECK(regex->Matches(subject + "c", &free).value());
+  }
+  // The pattern that is none.
+  Operation free(clock);
+  CHECK(CompiledRegex::Compile("", "").value()->Matches("abc", &free).value());
+}
+
+TEST_CASE("Only what is a verb or \\G keeps a pattern from being long", "[match]") {
+  const std::string rest(9000, 'y');
+  for (const char* text : {"\\(*", "\\(*y", "[(*]", "[a\\](*]", "\\\\G", "\\Q(*\\E", "\\Q\\G\\E",
+                           "[\\Q](*\\E]", "(?:\\Q(*a)\\E)", "\\\\[(*]", "\\c[\\(*"}) {
+    CAPTURE(text);
+    CHECK(CompiledRegex::Compile(text + rest, "").has_value());
+    CHECK(CompiledRegex::Compile(rest + text, "").has_value());
+  }
+  for (const char* text :
+       {"(*COMMIT)", "\\\\(*COMMIT)", "[\\]](*COMMIT)", "[[:alpha:]](*COMMIT)", "[^]a](*COMMIT)",
+        "[\\c\\](*COMMIT)]", "\\Qa\\E(*COMMIT)", "[\\Q]\\E](*COMMIT)", "(?#[)(*COMMIT)",
+        "(?#\\Q)(*COMMIT)", "\\c\\(*COMMIT)", "(?C'[')(*COMMIT)", "\\E(*COMMIT)", "\\G", "\\\\\\G",
+        "[(]\\G", "(?:a|\\G)"}) {
+    CAPTURE(text);
+    const auto refused = CompiledRegex::Compile(text + rest, "");
+    REQUIRE(refused.has_error());
+    CHECK(refused.error().code == ErrorCode::kBadValue);
+    // A short one may have it.
+    CHECK(CompiledRegex::Compile(text + rest.substr(0, 1000), "").has_value());
+  }
+  CHECK(CompiledRegex::Compile("# [\n(*COMMIT)" + rest, "x").has_error());
+}
+
+namespace {
+
+/// How often somebody has looked at it.
+class CountingClock final : public Clock {
+ public:
+  Instant Now() const override { return {0}; }
+  int64_t MonotonicMicros() const override { return ++looks; }
+  void OnJump(std::function<void()>) override {}
+  mutable int64_t looks = 0;
+};
+
+}  // namespace
+
+TEST_CASE("A long pattern without machine code reads its subject no hundred times", "[match]") {
+  large_memory::Budget full;
+  *full.machine_code_bytes = int64_t{64} << 20;
+  const large_memory::BudgetScope scope(full);
+  const CompiledRegex::Ptr regex = CompiledRegex::Compile(std::string(30'000, 'a'), "").value();
+  const CountingClock clock;
+  Operation op(clock);
+  op.deadline_micros = int64_t{1} << 40;
+  // Each piece begins with a look at all the rest of the subject, which were 1,200 of 4 MB.
+  CHECK_FALSE(regex->Matches(std::string(4'000'000, 'b'), &op).value());
+  CHECK(clock.looks > 20);
+  CHECK(clock.looks < 200);
 }
 
 TEST_CASE("Strings that are not UTF-8 are matched without harm", "[match]") {

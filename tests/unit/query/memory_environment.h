@@ -1,11 +1,34 @@
 #pragma once
 #include <map>
+#include <utility>
 
 #include "protocol/bson_compare.h"
 #include "protocol/extended_json.h"
 #include "query/pipeline/stage.h"
 
 namespace mayfly::test {
+
+/// Counts the sources that run: opened or read, and not told to save their state since.
+class WatchedSource final : public DocumentSource {
+ public:
+  WatchedSource(std::unique_ptr<DocumentSource> source, int* running)
+      : source_(std::move(source)), running_(*running) {
+    ++running_;
+  }
+  ~WatchedSource() override { SaveState(); }
+  Result<StreamState> Next(StreamDocument* out) override {
+    running_ += std::exchange(runs_, true) ? 0 : 1;
+    return source_->Next(out);
+  }
+  void SetOperation(Operation* op) override { source_->SetOperation(op); }
+  void SaveState() override { running_ -= std::exchange(runs_, false) ? 1 : 0; }
+  void AddKept(large_memory::Kept* kept) const override { source_->AddKept(kept); }
+
+ private:
+  const std::unique_ptr<DocumentSource> source_;
+  int& running_;
+  bool runs_ = true;
+};
 
 /// Collections in memory, and a find over them by the slow road: match everything, then sort, skip
 /// and cut.
@@ -17,6 +40,7 @@ class MemoryEnvironment final : public PipelineEnvironment {
     return has_index;
   }
   int opened = 0, abandoned = 0;
+  int running = 0;  ///< sources (WatchedSource)
   std::vector<std::string> filters;
 
   void Insert(const std::string& collection, std::string_view json_array) {
@@ -64,7 +88,8 @@ class MemoryEnvironment final : public PipelineEnvironment {
         found.begin() + std::min<ptrdiff_t>(request.skip, static_cast<ptrdiff_t>(found.size())));
     if (request.limit > 0 && found.size() > static_cast<size_t>(request.limit))
       found.resize(static_cast<size_t>(request.limit));
-    return std::unique_ptr<DocumentSource>(std::make_unique<VectorSource>(std::move(found)));
+    return std::unique_ptr<DocumentSource>(std::make_unique<WatchedSource>(
+        std::make_unique<VectorSource>(std::move(found)), &running));
   }
   Result<std::vector<BsonDocument>> StageDocuments(Operation&, std::string_view stage,
                                                    std::string_view, std::string_view collection,

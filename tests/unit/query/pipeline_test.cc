@@ -221,6 +221,52 @@ TEST_CASE("A lookup without an index reads the collection once and finds the sam
   }
 }
 
+// Issue 29: $facet left its pipelines' sources as they were, with what they had pinned and the
+// operation that was over by the next batch.
+TEST_CASE("Between batches nothing that a pipeline has opened runs", "[pipeline]") {
+  for (const char* stages :
+       {R"([{"$match": {"a": 1}}])", R"([{"$unionWith": "d"}])",
+        R"([{"$lookup": {"from": "d", "localField": "a", "foreignField": "a", "as": "x"}}])",
+        R"([{"$lookup": {"from": "d", "pipeline": [], "as": "x"}}, {"$unwind": "$x"}])",
+        R"([{"$lookup": {"from": "d", "localField": "a", "foreignField": "a", "as": "x"}},
+            {"$unwind": "$x"}])",
+        R"([{"$graphLookup": {"from": "d", "startWith": "$a", "connectFromField": "b",
+                              "connectToField": "a", "as": "x"}}])",
+        R"([{"$facet": {"x": [{"$unionWith": "d"}, {"$limit": 4}]}}, {"$unwind": "$x"}])",
+        R"([{"$facet": {"x": [{"$lookup": {"from": "d", "pipeline": [], "as": "y"}},
+                              {"$unwind": "$y"}, {"$limit": 2}]}}, {"$unwind": "$x"}])",
+        R"([{"$lookup": {"from": "d", "as": "x", "pipeline": [
+              {"$facet": {"y": [{"$unionWith": "d"}, {"$limit": 3}]}}, {"$unwind": "$y"}]}},
+            {"$unwind": "$x"}])",
+        R"([{"$unionWith": {"coll": "d", "pipeline": [
+              {"$facet": {"y": [{"$unionWith": "c"}, {"$limit": 4}]}}, {"$unwind": "$y"}]}}])"}) {
+    INFO(stages);
+    Runner r;
+    r.env.has_index = true;
+    r.env.Insert("c", R"([{"_id": 1, "a": 1}, {"_id": 2, "a": 1}])");
+    r.env.Insert("d", R"([{"_id": 3, "a": 1, "b": 1}, {"_id": 4, "a": 1}, {"_id": 5, "a": 1}])");
+    const std::string all = r.Run(stages);
+    CHECK(r.env.running == 0);
+    std::string text;
+    auto opened = r.Open(stages);
+    REQUIRE(opened);
+    // Each document is a batch, read by an operation of its own.
+    for (StreamState state = StreamState::kAdvanced; state == StreamState::kAdvanced;) {
+      Operation op(r.clock);
+      opened.value()->Attach(&op, &r.env);
+      StreamDocument doc;
+      auto next = opened.value()->Next(&doc);
+      REQUIRE(next);
+      state = next.value();
+      if (state == StreamState::kAdvanced)
+        text += (text.empty() ? "" : "\n") + ToRelaxedJson(doc.doc);
+      opened.value()->SaveState();
+      CHECK(r.env.running == 0);
+    }
+    CHECK(text == all);
+  }
+}
+
 TEST_CASE("$out replaces a collection, $merge writes into one", "[pipeline]") {
   struct PipelineCase {
     const char* name;
