@@ -74,6 +74,8 @@ void EdgeStage::ExplainStats(BsonBuilder& out) const {
 
 void EdgeStage::OnAttach() { gate_->SetOperation(context_->op); }
 
+void EdgeStage::SaveState() { gate_->SaveState(); }
+
 void EdgeStage::Narrow(std::set<std::string> fields) {
   // bounded: by the parts of a sort
   for (const auto& part : pattern_.parts()) fields.insert(part.path);
@@ -147,9 +149,11 @@ Result<void> EdgeStage::SortAll() {
     MAYFLY_TRY(Check());
     StreamDocument in;
     MAYFLY_TRY(const StreamState state, unpack_.Next(&in));
-    if (state != StreamState::kAdvanced) return sorter_->Finish();
+    if (state != StreamState::kAdvanced) break;
     MAYFLY_TRY(sorter_->Add(in.doc));
   }
+  gate_->Open(nullptr);
+  return sorter_->Finish();
 }
 
 Result<void> EdgeStage::Begin() {
@@ -191,6 +195,8 @@ Result<StreamState> EdgeStage::GetNext(StreamDocument* out) {
       MAYFLY_TRY(OpenBuckets(&meta, one));
       MAYFLY_TRY(TakeBest());
     }
+    // best_ is a copy: nothing of the store stays pinned.
+    gate_->Open(nullptr);
     if (!best_millis_) continue;
     *out = {BsonView(best_.data()), nullptr};
     return StreamState::kAdvanced;

@@ -31,6 +31,7 @@ class EdgeStage final : public PipelineStage {
   void ExplainStats(BsonBuilder& out) const override;
   StageNeeds AddDependencies(std::set<std::string>*) const override { return StageNeeds::kWhole; }
   void OnAttach() override;
+  void SaveState() override;
   /// As the stage that unpacks is narrowed.
   void Narrow(std::set<std::string> fields);
 

@@ -42,6 +42,12 @@ class FacetBuffer {
   }
 
   void AddKept(large_memory::Kept* kept) const { kept->Add(memory_.capacity(), hold_); }
+  /// Nobody reads it any more.
+  void Clear() {
+    std::string().swap(memory_);
+    hold_.Release();
+    file_.reset();
+  }
 
  private:
   std::string memory_;
@@ -65,7 +71,18 @@ class FacetStage final : public PipelineStage {
  public:
   struct Facet {
     std::string name;
-    std::unique_ptr<Pipeline> pipeline;
+    std::unique_ptr<Pipeline> pipeline;  ///< null once it has run
+    std::set<std::string> namespaces;
+    BsonDocument stages;  ///< then: its stages, an array
+    /// What it has opened and sorted goes: its documents are in the result.
+    void Close() {
+      std::string bytes;
+      BsonArrayBuilder out(bytes);
+      pipeline->Serialize(out);
+      out.Done();
+      stages = BsonDocument(std::move(bytes));
+      pipeline.reset();
+    }
   };
   FacetStage(PipelineContext& context, std::vector<Facet> facets)
       : PipelineStage(context), facets_(std::move(facets)) {}
@@ -73,16 +90,26 @@ class FacetStage final : public PipelineStage {
   void Serialize(BsonBuilder& out) const override {
     BsonBuilder sub = out.OpenDocument("$facet");
     for (auto& f : facets_) {
+      if (!f.pipeline) {
+        sub.AppendArray(f.name, f.stages);
+        continue;
+      }
       BsonArrayBuilder stages = sub.OpenArray(f.name);
       f.pipeline->Serialize(stages);
     }
   }
   StageNeeds AddDependencies(std::set<std::string>*) const override { return StageNeeds::kWhole; }
   void AddNamespaces(std::set<std::string>* namespaces) const override {
-    for (auto& f : facets_) namespaces->merge(f.pipeline->InvolvedNamespaces());
+    for (auto& f : facets_)
+      namespaces->insert(f.namespaces.begin(), f.namespaces.end());  // bounded: parsed ones
   }
   void OnAttach() override {
-    for (auto& f : facets_) f.pipeline->Attach(context_->op, context_->env);
+    for (auto& f : facets_)
+      if (f.pipeline) f.pipeline->Attach(context_->op, context_->env);
+  }
+  void SaveState() override {
+    for (auto& f : facets_)
+      if (f.pipeline) f.pipeline->SaveState();
   }
 
  protected:
@@ -117,8 +144,10 @@ class FacetStage final : public PipelineStage {
                            std::to_string(options().memory_limit) + " bytes"};
       }
       documents.Done();
+      f.Close();
     }
     b.Done();
+    buffer_.Clear();
     *out = {BsonView(result_.data()), nullptr};
     return StreamState::kAdvanced;
   }
@@ -154,7 +183,8 @@ Result<void> ParseFacetStage(StageParser& p, BsonValue spec) {
     MAYFLY_TRY(auto pipeline, ParseSubPipeline(e.value.Document(), p.context, sub));
     if (Result<void> r = pipeline->scope().CheckConstants(); !r)
       p.scope.NoteConstantError(std::move(r).error());
-    facets.push_back({std::string(e.name), std::move(pipeline)});
+    std::set<std::string> namespaces = pipeline->InvolvedNamespaces();
+    facets.push_back({std::string(e.name), std::move(pipeline), std::move(namespaces), {}});
   }
   p.out.push_back(std::make_unique<FacetStage>(p.context, std::move(facets)));
   return Ok();

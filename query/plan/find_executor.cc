@@ -68,9 +68,16 @@ Row OwnedRow::View() const {
 
 FindExecutor::FindExecutor(Storage& storage, Operation& op) : storage_(storage) {
   ctx_.storage = &storage;
-  ctx_.op = &op;
+  Use(op);
 }
 FindExecutor::~FindExecutor() = default;
+
+void FindExecutor::Use(Operation& op) {
+  ctx_.op = &op;
+  ctx_.eval.op = &op;
+  clock_ = &op.clock();
+  reads_earlier_ = op.view != nullptr;
+}
 
 void FindExecutor::AddKept(large_memory::Kept* kept) const {
   if (winner_.root) winner_.root->AddKept(kept);
@@ -139,7 +146,6 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
   ctx_.timing = spec.explain;
   ctx_.eval.now = ctx_.op->now;
   ctx_.eval.cluster_time = ctx_.op->cluster_time;
-  ctx_.eval.op = ctx_.op;
   ns_ = spec.coll != nullptr ? spec.coll->ns : std::string(spec.ns);
   explain_ = spec.explain;
   tailable_ = spec.tailable;
@@ -709,9 +715,10 @@ void FindExecutor::SaveState() {
   }
   winner_.root->Save();
   covered_record_.pinned.Reset();
+  // Without a look at the operation: it may be over.
   if (ctx_.coll != nullptr && ctx_.coll->is_buckets() && held_snapshot_ == nullptr &&
-      ctx_.op->view == nullptr && ctx_.view.snapshot() != nullptr && !IsEof()) [[unlikely]]
-    held_snapshot_ = QueryState::Of(storage_).held.Hold(ctx_.view.snapshot(), ctx_.op->clock());
+      !reads_earlier_ && ctx_.view.snapshot() != nullptr && !IsEof()) [[unlikely]]
+    held_snapshot_ = QueryState::Of(storage_).held.Hold(ctx_.view.snapshot(), *clock_);
   ctx_.view = ReadView();
 }
 
@@ -757,8 +764,7 @@ Result<void> FindExecutor::CheckPlanLives(const PlanStage& stage) {
 }
 
 Result<void> FindExecutor::RestoreState(Operation& op) {
-  ctx_.op = &op;
-  ctx_.eval.op = &op;
+  Use(op);
   resumed_ = true;
   if (op.view != nullptr) ctx_.view = *op.view;
   if (held_snapshot_ != nullptr) [[unlikely]] {

@@ -82,6 +82,8 @@ class FindExecutor final : public PlanExecutor {
   int64_t returned() const { return returned_; }
 
  private:
+  /// The operation from now on.
+  void Use(Operation& op);
   Result<void> Parse(QuerySpec& spec);
   /// Plans that need no candidates: the counter of documents, one entry per value.
   bool PlanShortcut(const QuerySpec& spec);
@@ -126,6 +128,8 @@ class FindExecutor final : public PlanExecutor {
 
   Storage& storage_;
   PlanContext ctx_;
+  const Clock* clock_ = nullptr;  ///< the operation's, which outlives it
+  bool reads_earlier_ = false;    ///< the operation reads a point in time: Operation::view
   std::string ns_;
   std::shared_ptr<const MatchExpression> match_;
   std::optional<VariableScope> scope_;
