@@ -44,10 +44,9 @@ Client FindClient(ServerContext& server, const Operation& op) {
     if (v.user != nullptr) c.user = *v.user;
   });
   if (!c.user || !server.access().enforced()) return c;
+  // Whatever runs for a client knows its user, also the commit of a transaction, which has its
+  // number: nothing is read of the store here.
   c.access = op.user();
-  // A commit of a transaction is an operation of its own, with the number of its client's.
-  if (c.access == nullptr)
-    if (auto found = server.access().users().Find(*c.user)) c.access = std::move(found).value();
   return c;
 }
 

@@ -9,7 +9,11 @@ there must not lead to a type of a request (OF_A_REQUEST), also as an element of
 batch. A pointer to that Operation is allowed where it is set again for the next one: in a class that has one of
 ATTACHES, or that ATTACHED lists with who does it. An entry there that matches nothing any more is reported too.
 
-Not seen: what lambdas in std::function capture, views of bytes, and pointers behind a template's own name.
+A class that owns what SaveState is for (a source of documents, a pipeline, an executor) must have a SaveState or a
+Park itself, to pass it on between batches: else what it owns keeps what it has pinned, and the Operation that is over.
+
+Not seen: what lambdas in std::function capture, views of bytes, pointers behind a template's own name, classes in lower
+case, and whether a function that is there does what it is for.
 tests/layout/check_lifetimes_test.py shows what this script must find.
 
 Prints the places; the exit status is 1 when there are any. Usage: check_lifetimes.py FILE…
@@ -21,16 +25,26 @@ from collections import defaultdict
 
 ROOTS = ["CursorManager", "ClientCursor", "Transaction", "Session", "UserAccess"]
 OF_A_REQUEST = [
+    "BsonBuilder",
     "ClientSlot",
     "CommandContext",
     "CommandRequest",
     "Connection",
     "GenericArguments",
+    "GrantedRoles",
+    "HttpOrigin",
+    "InnerRequests",
     "LoginState",
     "OperationReport",
+    "PrivilegeSet",
     "RequestState",
+    "ResolvedRoles",
+    "Session",
     "UserAccess",
+    "UserName",
 ]
+# They own what their references are parts of.
+OF_ITS_OWN = ["UserAccess"]
 ATTACHES = re.compile(r"\b(?:SetOperation|Attach|RestoreState|Restore)\(")
 ATTACHED = {
     "Entry": "CursorManager's: of a getMore, gone when that ends (CheckedOutCursor), also by an exception",
@@ -48,6 +62,11 @@ ATTACHED = {
 
 DEFINITION = re.compile(r"\b(?:class|struct)\s+((?:\w+::)*\w+)\s*(?:final\s*)?(?::(?!:)([^;{}()]*))?\{")
 ALIAS = re.compile(r"\busing (\w+) = ([^;]+);")
+TYPEDEF = re.compile(r"\btypedef\s+([^;{}]+?)\b(\w+)\s*;")
+# "class Connection* c;" declares a member, not a class.
+ELABORATE = re.compile(r"\b(?:class|struct)\s+(?=(?:\w+::)*\w+\s*(?:const\s*)?[*&])")
+UNNAMED = re.compile(r"\b(?:struct|union)\s*\{")
+SAVES = re.compile(r"\b(?:SaveState|Park)\(")
 NO_MEMBER = re.compile(
     r"^\s*(?:using|friend|static|template|enum|typedef|class|struct|union|static_assert|namespace)\b"
 )
@@ -100,8 +119,16 @@ def functions_out(text):
 
 def members(c):
     """The declarations of the class's own variables."""
-    flat, at, start = without(c.body, "{", "}"), 0, c.line
-    for statement in re.split(r";|\}(?=\s*\n)", flat):
+    yield from variables(c.body, c.line)
+    # What stands in a struct without a name.
+    for m in UNNAMED.finditer(c.body):
+        line = c.line + c.body.count("\n", 0, m.end())
+        yield from variables(c.body[m.end() : body_end(c.body, m.end()) - 1], line)
+
+
+def variables(body, start):
+    flat, at = without(ELABORATE.sub(lambda m: " " * len(m.group()), body), "{", "}"), 0
+    for statement in re.split(r"[;}]", flat):
         line = start + flat.count("\n", 0, at + len(statement) - len(statement.lstrip()))
         at += len(statement) + 1
         text = re.sub(r"\b(?:public|private|protected)\s*:(?!:)", " ", statement)
@@ -109,7 +136,8 @@ def members(c):
             continue
         text = functions_out(re.sub(r"\balignas\([^)]*\)|\b(?:mutable|const|inline|volatile)\b", " ", text))
         text = re.split(r"(?<![=!<>])=(?!=)|\{", text)[0]
-        if "(" in without(text, "<", ">") or not text.strip():
+        function = "(" in without(text, "<", ">") and "decltype" not in text
+        if function or re.search(r"\boperator\b", text) or not text.strip():
             continue
         yield line, " ".join(text.split())
 
@@ -117,6 +145,8 @@ def members(c):
 def read(path, text, classes, aliases):
     for m in ALIAS.finditer(text):
         aliases[m[1]].append(m[2])
+    for m in TYPEDEF.finditer(text):
+        aliases[m[2]].append(m[1])
     open_ = []
     for m in DEFINITION.finditer(text):
         while open_ and open_[-1][0] < m.start():
@@ -159,9 +189,25 @@ def main():
             for base in c.bases:
                 derived[base].append(c)
     pointer = re.compile(
-        r"\b(" + "|".join(OF_A_REQUEST) + r")\s*[*&]|\breference_wrapper<\s*(" + "|".join(OF_A_REQUEST) + r")\b"
+        r"\b(" + "|".join(OF_A_REQUEST) + r")\s*[*&]|"
+        r"\b(?:reference_wrapper|span)<\s*(" + "|".join(OF_A_REQUEST) + r")\b"
     )
-    operation = re.compile(r"\bOperation\s*[*&]")
+    operation = re.compile(r"\bOperation\s*[*&]|\b(?:reference_wrapper|span)<\s*Operation\b")
+    # Neither says what it keeps: a coroutine's frame may have anything.
+    unknown = re.compile(r"\b(decltype|[Aa]waitable)\b")
+
+    def saves(c, below=()):
+        """Whether SaveState is for it or for one of its bases."""
+        if re.search(r"\bvirtual void SaveState\(|\bvoid SaveState\(\) (?:override|final)", c.body):
+            return True
+        return any(
+            saves(b, (*below, c.name)) for base in c.bases if base not in below for b in named(base, c, classes)
+        )
+
+    def holder(c):
+        """The class whose part it is, if it is only a struct of a class's own."""
+        outer = [o for o in classes.get(c.outer.split("::")[-1], []) if o.path == c.path] if c.outer else []
+        return holder(outer[0]) if outer and not c.bases else c
 
     seen, waiting = {}, []
 
@@ -180,14 +226,19 @@ def main():
         why = seen[id(c)]
         for line, text in c.members:
             text = expanded(text, aliases)
-            if hit := pointer.search(text):
+            if (hit := pointer.search(text)) and c.name not in OF_ITS_OWN:
                 found.append(f"{c.path}:{line}: {c.name} ({why}) points to a {hit[1] or hit[2]}: {text}")
             if operation.search(text) and not ATTACHES.search(c.body):
                 used.add(c.name)
                 if c.name not in ATTACHED:
                     found.append(f"{c.path}:{line}: {c.name} ({why}) keeps an Operation that is not set again: {text}")
+            if hit := unknown.search(text):
+                found.append(f"{c.path}:{line}: {c.name} ({why}) keeps what nobody can tell ({hit[1]}): {text}")
             for name in OWNED.findall(text):
                 for inner in named(name, c, classes):
+                    if saves(inner) and not SAVES.search(holder(c).body):
+                        owns = f"owns a {inner.name} and has no SaveState"
+                        found.append(f"{c.path}:{line}: {c.name} ({why}) {owns}: {text}")
                     meet(inner, f"{why} > {c.name}" if c.name != why else why)
         for name in c.bases:
             for base in named(name, c, classes):

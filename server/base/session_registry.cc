@@ -1,7 +1,7 @@
 #include "server/base/session_registry.h"
 
 #include <algorithm>
-#include <deque>
+#include <list>
 
 #include "protocol/hex.h"
 #include "protocol/seeded_hash.h"
@@ -29,14 +29,40 @@ std::string UuidToString(std::string_view b) {
 
 namespace {
 
-/// The sessions of one owner (OwnerOf).
+/// The sessions of one owner (OwnerOf): those that were looked at last are the last. A session
+/// takes itself out when it dies, which is under the lock: what is in there lives.
 struct ClientSessions {
-  int64_t held = 0;
-  std::deque<std::string> keys;  ///< the first are the oldest; some may have ended
+  std::list<Session*> all;
+  bool all_in_use = false;  ///< as it was found last
 };
-/// Sessions, for the one that was not used for the longest; and how often, while all of them turn
-/// out to have ended.
-constexpr int kLookedAt = 64, kRounds = 16;
+/// Sessions, for the one that was not used for the longest.
+constexpr int kLookedAt = 64;
+/// Sessions in use that are passed over for these. One owner can hardly have more: they have a
+/// cursor (CursorLimits), a transaction or a command that runs. While all were found to be in use,
+/// each further session looks at as many as the second number.
+constexpr int kPassedOver = 40'000, kPassedOverAgain = 1024;
+/// How often another one is tried, when somebody begins to use the one that was to end.
+constexpr int kRounds = 16;
+
+/// The one of these that is to end, the others moved to the end of the list; null: none that was
+/// looked at may end.
+Session* LeastUsed(ClientSessions& of) {
+  Session* found = nullptr;
+  int unused = 0;
+  int left = of.all_in_use ? kPassedOverAgain : kPassedOver;
+  for (size_t n = of.all.size(); n > 0 && unused < kLookedAt && left > 0; --n) {
+    Session* const s = of.all.front();
+    of.all.splice(of.all.end(), of.all, of.all.begin());
+    if (s->busy() || s->in_use()) {
+      --left;
+      continue;
+    }
+    ++unused;
+    if (found == nullptr || s->last_use().millis < found->last_use().millis) found = s;
+  }
+  of.all_in_use = found == nullptr;
+  return found;
+}
 
 }  // namespace
 
@@ -47,70 +73,48 @@ struct SessionRegistry::Clients {
 
 SessionRegistry::SessionRegistry() : clients_(std::make_shared<Clients>()) {}
 
-SessionPtr SessionRegistry::LeastUsed(const std::vector<std::string>& keys) const {
-  // With the times of now: others go on using them.
-  std::vector<std::pair<int64_t, SessionPtr>> unused;
-  for (const std::string& key : keys)
-    if (SessionPtr s = Find(key); s && !s->busy())
-      unused.emplace_back(s->last_use().millis, std::move(s));
-  std::ranges::sort(unused, {}, [](const auto& s) { return s.first; });
-  for (auto& [used, s] : unused)
-    if (!in_use_ || !in_use_(s->id())) return std::move(s);
-  return nullptr;
-}
-
 Result<void> SessionRegistry::MakeRoomFor(const std::string& owner) {
-  bool any_in_use = false;
   for (int round = 0; round < kRounds; ++round) {
-    std::vector<std::string> oldest;
+    SessionPtr least_used;  // goes without the lock
+    int64_t seen = 0;
     {
       std::lock_guard l(clients_->mutex);
       const auto of = clients_->sessions.find(owner);
       const int64_t room = static_cast<int64_t>(kMaxSessions) - count_;
-      if (of == clients_->sessions.end() || of->second.held < std::min(kMaxClientSessions, room))
+      if (of == clients_->sessions.end() ||
+          static_cast<int64_t>(of->second.all.size()) < std::min(kMaxClientSessions, room))
         return Ok();
-      for (std::deque<std::string>& keys = of->second.keys;
-           !keys.empty() && oldest.size() < kLookedAt; keys.pop_front())
-        oldest.push_back(std::move(keys.front()));
+      Session* const found = LeastUsed(of->second);
+      if (found == nullptr) break;
+      seen = found->last_use().millis;
+      least_used = found->weak_from_this().lock();  // null: it is about to go by itself
     }
-    // Those that have ended by themselves are forgotten.
-    std::erase_if(oldest, [&](const std::string& key) { return Find(key) == nullptr; });
-    if (oldest.empty()) continue;
     // Whoever needs it again starts a new one; it is its own.
-    const SessionPtr least_used = LeastUsed(oldest);
-    if (least_used) End(least_used->id());
-    {
-      std::lock_guard l(clients_->mutex);
-      if (const auto of = clients_->sessions.find(owner); of != clients_->sessions.end())
-        for (std::string& key : oldest)
-          if (!least_used || key != least_used->id()) of->second.keys.push_back(std::move(key));
-    }
-    if (least_used) return Ok();
-    any_in_use = true;
+    if (least_used && EndUnused(least_used->id(), seen, least_used.get())) return Ok();
   }
-  if (!any_in_use) return Ok();
   return Error{
       ErrorCode::kTooManyLogicalSessions,
       "cannot add session into the cache: too many logical sessions of this user, and they "
       "have open cursors or transactions: end some of them (killCursors, endSessions)"};
 }
 
-std::shared_ptr<void> SessionRegistry::TakeShare(std::string owner, std::string_view key) {
+std::shared_ptr<void> SessionRegistry::TakeShare(std::string owner, Session* session) {
+  std::list<Session*>::iterator place;
   {
     std::lock_guard l(clients_->mutex);
     ClientSessions& of = clients_->sessions[owner];
-    of.keys.emplace_back(key);
-    // At most as many keys of ended sessions as of existing ones.
-    while (of.keys.size() > 2 * static_cast<size_t>(SessionRegistry::kMaxClientSessions))
-      of.keys.pop_front();
-    ++of.held;
+    place = of.all.insert(of.all.end(), session);
   }
-  return std::shared_ptr<void>(nullptr, [clients = clients_, owner = std::move(owner)](void*) {
-    std::lock_guard l(clients->mutex);
-    if (auto c = clients->sessions.find(owner);
-        c != clients->sessions.end() && --c->second.held == 0)
-      clients->sessions.erase(c);
-  });
+  const auto give_back = [place](Clients& clients, const std::string& of) {
+    std::lock_guard l(clients.mutex);
+    const auto c = clients.sessions.find(of);
+    if (c == clients.sessions.end()) return;
+    c->second.all.erase(place);
+    if (c->second.all.empty()) clients.sessions.erase(c);
+  };
+  // What it throws, it has called the deleter for.
+  return std::shared_ptr<void>(nullptr, [clients = clients_, owner = std::move(owner),
+                                         give_back](void*) { give_back(*clients, owner); });
 }
 
 Result<SessionPtr> SessionRegistry::Use(std::string_view id, Instant now,
@@ -118,14 +122,15 @@ Result<SessionPtr> SessionRegistry::Use(std::string_view id, Instant now,
   if (SessionPtr known = Find(id)) {
     known->Touch(now);
     // It may have ended in the same moment.
-    if (!known->ended.load()) [[likely]]
+    if (!known->ended()) [[likely]]
       return known;
   }
-  std::shared_ptr<void> share;
+  const SessionPtr fresh = std::make_shared<Session>(std::string(id));
   if (!address.empty()) {
     std::string owner = OwnerOf(SessionUid(id), address);
     MAYFLY_TRY(MakeRoomFor(owner));
-    share = TakeShare(std::move(owner), id);
+    fresh->Touch(now);
+    fresh->share_ = TakeShare(std::move(owner), fresh.get());
   }
   if (count_.load(std::memory_order_relaxed) >= static_cast<int64_t>(kMaxSessions))
     return Error{ErrorCode::kTooManyLogicalSessions,
@@ -134,7 +139,7 @@ Result<SessionPtr> SessionRegistry::Use(std::string_view id, Instant now,
   std::lock_guard l(s.mutex);
   SessionPtr& session = s.sessions[std::string(id)];
   if (!session) {
-    session = std::make_shared<Session>(std::string(id), std::move(share));
+    session = fresh;
     count_.fetch_add(1, std::memory_order_relaxed);
     started_.fetch_add(1, std::memory_order_relaxed);
   }
@@ -158,20 +163,19 @@ Result<SessionPtr> SessionRegistry::Start(Instant now, std::string_view address,
 
 bool SessionRegistry::End(std::string_view id) { return EndUnused(id, INT64_MAX); }
 
-bool SessionRegistry::EndUnused(std::string_view id, int64_t since_millis) {
+bool SessionRegistry::EndUnused(std::string_view id, int64_t since_millis, const Session* only) {
   SessionPtr dead;
   {
     Shard& s = shard(id);
     std::lock_guard l(s.mutex);
     auto it = s.sessions.find(std::string(id));
-    if (it == s.sessions.end() || it->second->last_use().millis > since_millis) return false;
+    if (it == s.sessions.end() || (only != nullptr && it->second.get() != only)) return false;
     dead = it->second;
-    // Later users of the session see it (the dispatcher looks after touching it).
-    dead->ended = true;
-    if (dead->last_use().millis > since_millis) {
-      dead->ended = false;
-      return false;
-    }
+    // Later users of the session see it (the dispatcher looks after touching and taking it).
+    uint64_t state = dead->state_.load();
+    do {
+      if (dead->last_use().millis > since_millis || (only != nullptr && state != 0)) return false;
+    } while (!dead->state_.compare_exchange_weak(state, state | Session::kEnded));
     s.sessions.erase(it);
   }
   count_.fetch_sub(1, std::memory_order_relaxed);

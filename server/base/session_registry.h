@@ -48,15 +48,14 @@ inline std::string_view SessionUid(std::string_view key) {
 }
 
 /// A logical session (driver specification "Sessions"), alive while used.
-class Session {
+class Session : public std::enable_shared_from_this<Session> {
  public:
-  /// `share`: what it counts for, given back with it.
-  Session(std::string id, std::shared_ptr<void> share)
-      : id_(std::move(id)), share_(std::move(share)) {}
+  explicit Session(std::string id) : id_(std::move(id)) {}
   const std::string& id() const { return id_; }  ///< its key: SessionKey
   void Touch(Instant now) { last_use_.store(now.millis); }
   Instant last_use() const { return {last_use_.load()}; }
-  std::atomic<bool> ended{false};
+  /// Whoever uses it afterwards uses what nobody finds any more.
+  bool ended() const { return (state_.load() & kEnded) != 0; }
   /// The last use that config.system.sessions knows; milliseconds, 0: none.
   int64_t stored_use() const { return stored_use_.load(std::memory_order_relaxed); }
   void set_stored_use(Instant t) { stored_use_.store(t.millis, std::memory_order_relaxed); }
@@ -65,18 +64,58 @@ class Session {
   bool TryCheckOut() { return !busy_.exchange(true, std::memory_order_acquire); }
   void CheckIn() { busy_.store(false, std::memory_order_release); }
   bool busy() const { return busy_.load(std::memory_order_relaxed); }
+  /// Whether a command, an open cursor or a transaction of it lives (SessionUse).
+  bool in_use() const { return (state_.load() & ~kEnded) != 0; }
   /// REQUIRES: checked out.
   TransactionState& transaction() { return transaction_; }
 
  private:
+  friend class SessionRegistry;
+  friend class SessionUse;
+  /// How many use it, and whether it has ended: in one, so that it cannot end to make room once
+  /// somebody has begun to use it.
+  static constexpr uint64_t kEnded = uint64_t{1} << 63;
+  std::atomic<uint64_t> state_{0};
   std::atomic<bool> busy_{false};
   std::atomic<int64_t> stored_use_{0};
   TransactionState transaction_;
   const std::string id_;
   std::atomic<int64_t> last_use_{0};
-  const std::shared_ptr<void> share_;
+  /// What it counts for, given back with it. The last member: its end knows the session by the
+  /// others.
+  std::shared_ptr<void> share_;
 };
 using SessionPtr = std::shared_ptr<Session>;
+
+/// Somebody uses a session: it does not end to make room for others, though it may be ended or time
+/// out. Whoever makes one looks at Session::ended afterwards. Any thread; each by one at a time.
+class SessionUse {
+ public:
+  SessionUse() = default;
+  explicit SessionUse(SessionPtr session) : session_(std::move(session)) {
+    if (session_) session_->state_.fetch_add(1);
+  }
+  SessionUse(SessionUse&& other) noexcept : session_(std::move(other.session_)) {}
+  SessionUse& operator=(SessionUse&& other) noexcept {
+    if (this != &other) {
+      Reset();
+      session_ = std::move(other.session_);
+    }
+    return *this;
+  }
+  ~SessionUse() { Reset(); }
+  /// Uses it no more.
+  void Reset() {
+    if (!session_) return;
+    session_->state_.fetch_sub(1);
+    session_.reset();
+  }
+  /// Null: of none.
+  const Session* get() const { return session_.get(); }
+
+ private:
+  SessionPtr session_;
+};
 
 /// All sessions of this server. Threads: any. Sessions unused for
 /// `localLogicalSessionTimeoutMinutes` end by themselves.
@@ -92,7 +131,7 @@ class SessionRegistry {
 
   /// Here and below, `id` is a session's key. Finds or creates the session and updates its time of
   /// last use. Whoever has as many as may be loses one of its own that was unused for long, unless
-  /// all of them are in use. Errors: TooManyLogicalSessions 261.
+  /// all of them are in use (SessionUse). Errors: TooManyLogicalSessions 261.
   /// `address`: the client's "ip:port"; empty for a session of the server itself.
   Result<SessionPtr> Use(std::string_view id, Instant now, std::string_view address = {});
   SessionPtr Find(std::string_view id) const;
@@ -102,9 +141,6 @@ class SessionRegistry {
   /// Called with the id of each session that ends, whatever the reason: its cursors
   /// follow it. Operations that run go on, as on MongoDB: one may be what ended it.
   void OnEnd(std::function<void(std::string_view id)> f) { on_end_ = std::move(f); }
-  /// Whether a session has an open cursor or transaction: it is not ended to make room. Before the
-  /// first client.
-  void set_in_use(std::function<bool(std::string_view id)> f) { in_use_ = std::move(f); }
   bool End(std::string_view id);
   int EndAll();
   int Sweep(Instant now, int64_t timeout_millis);
@@ -123,20 +159,18 @@ class SessionRegistry {
   uint64_t transaction_epoch() const { return transaction_epoch_.load(std::memory_order_relaxed); }
 
  private:
-  /// Ends it unless it was used after that time.
-  bool EndUnused(std::string_view id, int64_t since_millis);
+  /// Ends it unless it was used after that time; `only`: unless it is another one or is in use.
+  bool EndUnused(std::string_view id, int64_t since_millis, const Session* only = nullptr);
   struct Shard {
     mutable std::mutex mutex;
     ClientStringMap<SessionPtr> sessions;
   };
   struct Clients;
   /// Ends one of the owner's sessions that was not used for long, when it has as many as it may.
-  /// Errors: TooManyLogicalSessions 261: all that were looked at are in use.
+  /// Errors: TooManyLogicalSessions 261: all are in use.
   Result<void> MakeRoomFor(const std::string& owner);
-  /// The least used of these that may end; null: none.
-  SessionPtr LeastUsed(const std::vector<std::string>& keys) const;
   /// One session more of this owner, until the result goes.
-  std::shared_ptr<void> TakeShare(std::string owner, std::string_view key);
+  std::shared_ptr<void> TakeShare(std::string owner, Session* session);
   static constexpr size_t kShards = 16;
   Shard& shard(std::string_view id) { return shards_[SeededHash(id) % kShards]; }
   const Shard& shard(std::string_view id) const { return shards_[SeededHash(id) % kShards]; }
@@ -146,7 +180,6 @@ class SessionRegistry {
   std::atomic<int64_t> count_{0}, ended_{0}, timed_out_{0}, started_{0};
   std::atomic<uint64_t> transaction_epoch_{0};
   std::function<void(std::string_view)> on_end_;
-  std::function<bool(std::string_view)> in_use_;
 };
 
 /// 16 random bytes as a version 4 UUID. Errors: those of RandomBytes.

@@ -354,6 +354,40 @@ Result<void> ParseBulk(CommandContext& ctx, const BulkArgs& a, BulkParsed* parse
   return Ok();
 }
 
+/// The command with what decides whether it is allowed, for the getMores of its cursor: the
+/// namespaces, and of each one op of every kind, without documents. Document sequences are no part
+/// of the body.
+BsonDocument WhatIsAllowed(const CommandRequest& req, const BulkParsed& parsed) {
+  return BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : req.body)
+      if (e.name != "ops" && e.name != "nsInfo") b.Append(e);
+    {
+      BsonArrayBuilder list = b.OpenArray("nsInfo");
+      for (const BulkNamespace& n : parsed.namespaces)
+        list.OpenDocument().Append("ns", JoinNamespace(n.db, n.collection));
+    }
+    enum : uint8_t { kInserts = 1, kDeletes = 2, kUpdates = 4, kUpserts = 8 };
+    std::vector<uint8_t> seen(parsed.namespaces.size());  // bounded: by the namespaces, charged
+    BsonArrayBuilder list = b.OpenArray("ops");
+    for (const BulkOp& op : parsed.ops) {
+      const bool update = op.kind == BulkOp::Kind::kUpdate;
+      const bool upsert = update && op.update.upsert;
+      const uint8_t what = op.kind == BulkOp::Kind::kInsert   ? kInserts
+                           : op.kind == BulkOp::Kind::kDelete ? kDeletes
+                           : upsert                           ? kUpserts
+                                                              : kUpdates;
+      if (seen[op.ns] & what) continue;
+      seen[op.ns] |= what;
+      BsonBuilder one = list.OpenDocument();
+      one.Append(what == kInserts   ? "insert"
+                 : what == kDeletes ? "delete"
+                                    : "update",
+                 static_cast<int32_t>(op.ns));
+      if (upsert) one.Append("upsert", true);
+    }
+  });
+}
+
 Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& req,
                                      BsonBuilder& reply) {
   MAYFLY_CO_TRY(RefuseDeadlineField(ctx, "bulkWrite"));
@@ -379,7 +413,13 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
 
   MAYFLY_CO_TRY(ReplyFirstBatch(
       ctx.data.cursors(), ctx.op, std::make_unique<ListCursor>(out.TakeItems()), kNamespace,
-      args.batch_size, false, [&] { return MakeClientCursor(ctx, req, kNamespace); }, reply));
+      args.batch_size, false,
+      [&] {
+        auto client = MakeClientCursor(ctx, req, kNamespace);
+        if (ctx.access != nullptr) client->whole_command = WhatIsAllowed(req, parsed);
+        return client;
+      },
+      reply));
   reply.Append("nErrors", static_cast<int32_t>(c.errors))
       .Append("nInserted", static_cast<int32_t>(c.inserted))
       .Append("nMatched", static_cast<int32_t>(c.matched))

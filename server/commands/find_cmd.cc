@@ -363,7 +363,7 @@ void ReplyNextBatch(CommandContext& ctx, const CommandRequest& req, CheckedOutCu
   ctx.data.metrics().documents.returned.Add(count);
   const int64_t id = client->id;
   const std::string ns = client->ns;
-  ++client->batches;
+  ctx.data.cursors().CountBatch(*client);
   client->documents_returned += count;
   if (client->time_left_micros > 0 && !client->cursor->tailable() && ctx.op.deadline_micros > 0)
     client->time_left_micros =

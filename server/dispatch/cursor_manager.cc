@@ -77,26 +77,40 @@ Result<int64_t> CursorManager::Register(std::unique_ptr<ClientCursor> cursor) {
   Shard& s = shards_[index];
   cursor->created = cursor->last_used = clock_.Now();
   cursor->last_used_micros = clock_.MonotonicMicros();
-  std::lock_guard l(s.mutex);
+  std::unique_lock l(s.mutex);
   int64_t id;
   do {
     // Without it others could guess the id: then there is no cursor.
     MAYFLY_TRY(const uint64_t random, s.Random());
     id = static_cast<int64_t>((random & 0x7FFFFFFFFFFFFFFFull) / kShards * kShards + index);
   } while (id <= 0 || s.entries.contains(id));
+  cursor->id = id;
+  Entry made;
+  made.db = cursor->db;
+  made.collection = cursor->collection;
+  made.session = cursor->session;
+  made.user = cursor->user;
+  made.no_timeout = cursor->no_timeout;
+  made.change_stream = cursor->cursor->change_stream();
+  const auto entry = s.entries.emplace(id, std::move(made)).first;
+  if (!cursor->session.empty()) {
+    try {
+      s.sessions[cursor->session].insert(id);
+    } catch (...) {
+      EraseEntry(s, entry);  // without a cursor it would be in use for ever
+      throw;
+    }
+  }
   open_.fetch_add(1, std::memory_order_relaxed);
   total_opened_.fetch_add(1, std::memory_order_relaxed);
   if (cursor->no_timeout) no_timeout_.fetch_add(1, std::memory_order_relaxed);
-  cursor->id = id;
-  Entry& e = s.entries[id];
-  e.db = cursor->db;
-  e.collection = cursor->collection;
-  e.session = cursor->session;
-  e.user = cursor->user;
-  e.no_timeout = cursor->no_timeout;
-  e.change_stream = cursor->cursor->change_stream();
-  if (!e.session.empty()) s.sessions[e.session].insert(id);
-  e.idle = std::move(cursor);
+  // Whoever ends a session says so before closing its cursors.
+  const Session* const session = cursor->session_use.get();
+  const bool ended = session != nullptr && session->ended();
+  entry->second.idle = std::move(cursor);
+  l.unlock();
+  if (ended) [[unlikely]]
+    Kill(id, {}, {});
   return id;
 }
 
@@ -155,7 +169,6 @@ bool CursorManager::CheckIn(CheckedOutCursor cursor) {
   cursor->share->Set(cursor->bytes(), cursor->cursor->held_bytes());
   cursor->last_used = clock_.Now();
   cursor->last_used_micros = clock_.MonotonicMicros();
-  if (++cursor->batches == 2) more_than_one_batch_.fetch_add(1, std::memory_order_relaxed);
   Shard& s = shard(cursor->id);
   {
     std::lock_guard l(s.mutex);
@@ -168,6 +181,10 @@ bool CursorManager::CheckIn(CheckedOutCursor cursor) {
     }
   }
   return false;
+}
+
+void CursorManager::CountBatch(ClientCursor& cursor) {
+  if (++cursor.batches == 2) more_than_one_batch_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void CursorManager::Forget(const ClientCursor& cursor) noexcept {
@@ -222,22 +239,24 @@ CursorManager::KillResult CursorManager::Kill(int64_t id, std::string_view ns_db
 
 namespace {
 /// Ends one entry of a shard whose lock is held; the iterator behind it. `dead` and `running` are
-/// for afterwards.
+/// for afterwards. `on_idle` throws before it counts anything.
 template <class Shard, class Iterator, class OnIdle>
 Iterator KillEntry(Shard& s, Iterator it, OnIdle& on_idle, ErrorCode code,
                    std::vector<std::unique_ptr<ClientCursor>>* dead,
                    std::vector<uint64_t>* running) {
   auto& e = it->second;
+  // What may throw comes first: nothing has happened then.
   if (e.idle) {
+    dead->emplace_back();
     on_idle(s, it->first, e);
-    dead->push_back(std::move(e.idle));
+    dead->back() = std::move(e.idle);
     return EraseEntry(s, it);
   }
-  e.kill = true;
   if (e.running) {
-    e.running->kill_code = static_cast<int32_t>(code);
     running->push_back(e.running->id);
+    e.running->kill_code = static_cast<int32_t>(code);
   }
+  e.kill = true;
   return ++it;
 }
 
@@ -267,15 +286,6 @@ int KillWhere(Shards& shards, const std::function<void(uint64_t)>& kill_operatio
   return n;
 }
 }  // namespace
-
-bool CursorManager::HasOfSession(std::string_view session) const {
-  if (open_.load(std::memory_order_acquire) == 0) return false;
-  const std::string key(session);
-  return std::ranges::any_of(shards_, [&](const Shard& s) {
-    std::lock_guard l(s.mutex);
-    return s.sessions.contains(key);
-  });
-}
 
 int CursorManager::KillSession(std::string_view session) {
   // Each transaction ends with this, and most have no cursor.
@@ -326,10 +336,10 @@ int CursorManager::KillNamespace(std::string_view db, std::string_view collectio
         return !e.change_stream && e.db == db && (collection.empty() || e.collection == collection);
       },
       [&](Shard& s, int64_t id, const Entry& e) {
+        if (s.gone.size() < kMaxGone)
+          s.gone.insert_or_assign(id, Gone{e.db, e.collection, e.session, std::string(why), now});
         open_.fetch_sub(1, std::memory_order_relaxed);
         if (e.no_timeout) no_timeout_.fetch_sub(1, std::memory_order_relaxed);
-        if (s.gone.size() < kMaxGone)
-          s.gone[id] = {e.db, e.collection, e.session, std::string(why), now};
       },
       ErrorCode::kQueryPlanKilled);
 }
@@ -417,7 +427,10 @@ std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const 
   const ShownCommand shown(req.body, {.sequences = &req.sequences, .uuids = uuids});
   client->of_users = shown.of_users();
   client->originating_command = OriginatingCommand(req.body, shown);
-  if (ctx.session) client->session = ctx.session->id();
+  if (ctx.session) {
+    client->session = ctx.session->id();
+    client->session_use = SessionUse(ctx.session->shared_from_this());
+  }
   // As the getMores of a transaction look for it: server/execution/transactions.h.
   if (ctx.op.view != nullptr && ctx.op.view->has_own_writes())
     client->session.append("/").append(std::to_string(req.generic.txn_number.value_or(0)));

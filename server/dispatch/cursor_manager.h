@@ -15,6 +15,7 @@
 #include "protocol/error.h"
 #include "protocol/large_memory.h"
 #include "protocol/seeded_hash.h"
+#include "server/base/session_registry.h"
 #include "server/dispatch/cursor_limits.h"
 #include "storage/clock.h"
 #include "storage/operation.h"
@@ -100,6 +101,7 @@ struct ClientCursor {
   std::string ns;  ///< "db.coll", or "db.$cmd.aggregate", "db.$cmd.listIndexes.coll" …
   std::string db, collection;  ///< what getMore's `collection` must equal
   std::string session;         ///< its session's key (SessionKey); empty: none
+  SessionUse session_use;      ///< of that session: it is in use as long as its cursor lives
   std::string user;  ///< UserName::Id of its user; empty: of no user, without access control
   uint64_t access_generation = 0;  ///< UserAccess::generation of who was allowed to have it
   std::string address;             ///< of the client that opened it; empty: one of the server's own
@@ -161,8 +163,8 @@ class CursorManager {
   /// cursor that was killed. Before the first client.
   void set_kill_operation(std::function<void(uint64_t op_id)> f) { kill_operation_ = std::move(f); }
 
-  /// Takes the cursor and returns its id: positive, unguessable, unique. Errors: those of
-  /// CursorLimits and RandomBytes.
+  /// Takes the cursor and returns its id: positive, unguessable, unique. One whose session has
+  /// ended meanwhile is closed at once. Errors: those of CursorLimits and RandomBytes.
   Result<int64_t> Register(std::unique_ptr<ClientCursor> cursor);
 
   /// Gives the cursor to a getMore for one batch. Errors: CursorNotFound 43, QueryPlanKilled 175
@@ -175,6 +177,8 @@ class CursorManager {
   /// Gives it back. A cursor that is exhausted or was killed meanwhile is destroyed; the answer
   /// says whether it lives.
   bool CheckIn(CheckedOutCursor cursor);
+  /// The cursor has given another batch. By the getMore that has it.
+  void CountBatch(ClientCursor& cursor);
 
   enum class KillResult { kKilled, kNotFound, kWrongNamespace, kNotOwner };
   /// Closes the cursor, or interrupts the getMore that has it. `ns_db`, `ns_collection` empty:
@@ -184,8 +188,6 @@ class CursorManager {
   /// endSessions, expiry of a session; how many. Costs what the session has, however many cursors
   /// there are.
   int KillSession(std::string_view session);
-  /// Whether the session has any.
-  bool HasOfSession(std::string_view session) const;
   /// Those of every session that `of` is true for: one look at each cursor.
   int KillSessions(const std::function<bool(std::string_view id)>& of);
   /// Closes the cursors on a collection that is gone (empty: on all of the db), but not change

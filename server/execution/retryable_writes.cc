@@ -372,7 +372,25 @@ Result<int> SweepTransactions(DataServices& server, Operation& op, int64_t timeo
   constexpr int kPerUnit = 1000;
   int removed = 0;
   std::vector<std::string> dead;
-  std::vector<SessionPtr> held;  // while a row is being removed, nobody may begin a write with it
+  /// While a row is being removed, nobody may begin a write with it.
+  struct Held {
+    std::vector<SessionPtr> sessions;
+    ~Held() { GiveBack(); }
+    /// Checks the session out, if nobody has it.
+    bool Take(SessionPtr session) {
+      sessions.push_back(std::move(session));
+      if (sessions.back()->TryCheckOut()) return true;
+      sessions.pop_back();
+      return false;
+    }
+    void GiveBack() {
+      for (const SessionPtr& s : sessions) {
+        s->transaction().loaded = false;
+        s->CheckIn();
+      }
+      sessions.clear();
+    }
+  } held;
   auto flush = [&]() -> Result<void> {
     Result<void> done = Ok();
     if (!dead.empty()) {
@@ -381,11 +399,7 @@ Result<int> SweepTransactions(DataServices& server, Operation& op, int64_t timeo
       done = storage.committer().Commit(std::move(unit));
     }
     dead.clear();
-    for (const SessionPtr& s : held) {
-      s->transaction().loaded = false;
-      s->CheckIn();
-    }
-    held.clear();
+    held.GiveBack();
     return done;
   };
   Result<void> result = Ok();
@@ -413,8 +427,7 @@ Result<int> SweepTransactions(DataServices& server, Operation& op, int64_t timeo
       if (head.value().last_write + timeout_millis > op.now.millis || sessions.Find(id)) continue;
       // The session gets the age of its last write, so that this sweep does not keep it alive.
       Result<SessionPtr> session = sessions.Use(id, {head.value().last_write});
-      if (!session || !session.value()->TryCheckOut()) continue;
-      held.push_back(std::move(session).value());
+      if (!session || !held.Take(std::move(session).value())) continue;
       drop = of.drop = true;
       ++removed;
     } else {

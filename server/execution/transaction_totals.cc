@@ -9,7 +9,7 @@
 #include "storage/storage.h"
 #include "storage/write/transaction_holdings.h"
 
-/// Figures of transactions, and the limits of their clients.
+/// Figures of transactions, the limits of their clients, and their ends.
 namespace mayfly {
 
 int64_t TransactionTotals::aborted() const {
@@ -74,8 +74,45 @@ void Transactions::EndLocked(Transaction& t, TransactionEnd end) {
     if (--share->second.open == 0) by_client_.erase(share);
   }
   list_.erase(list_.iterator_to(t));
+  t.session_use_.Reset();
   if (committed)
     last_ = TransactionTotals::Last{t.changes_, t.entry_bytes_, std::move(t.write_concern_)};
+}
+
+void Transactions::Committed(const TransactionPtr& t, const MadeTeller& tell,
+                             Result<void> r) noexcept {
+  const TransactionEnd end = r ? TransactionEnd::kCommitted
+                             : r.error().code == ErrorCode::kWriteConflict
+                                 ? TransactionEnd::kConflict
+                             : server_.writable() ? TransactionEnd::kError
+                                                  : TransactionEnd::kStepDown;
+  std::vector<CollectionInfoPtr> untold;
+  {
+    std::lock_guard l(mutex_);
+    // Handing it over has failed, and was answered so.
+    if (t->state_ != Transaction::State::kCommitting) return;
+    t->commit_ts_ = t->commit_op_->commit_ts;
+    if (r) CountRow();
+    const bool committed = r.has_value();
+    if (!committed) t->commit_error_ = std::move(r).error();
+    EndLocked(*t, end);
+    if (committed && t->waiting_ == 0) untold.swap(t->made_);
+  }
+  // Nobody is told of what there is no memory to tell.
+  try {
+    if (tell && !untold.empty()) tell(std::move(untold));
+  } catch (...) {
+  }
+  try {
+    TellEnd(*t, end);
+  } catch (...) {
+  }
+  {
+    std::lock_guard l(mutex_);
+    StripLocked(*t);
+  }
+  Tell(kEnded);
+  Tell(t->event_);
 }
 
 void Transactions::TellEnd(const Transaction& t, TransactionEnd end) {
@@ -90,6 +127,7 @@ void Transactions::TellEnd(const Transaction& t, TransactionEnd end) {
 
 void Transactions::StripLocked(Transaction& t) {
   t.costs_ = TransactionCosts();
+  if (t.commit_op_) t.commit_op_->SetUser(nullptr, nullptr);  // it may be as large as its roles
   std::string().swap(t.db_);
   std::string().swap(t.client_);
   t.read_concern_ = BsonDocument();

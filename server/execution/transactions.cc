@@ -290,6 +290,7 @@ Result<void> Transactions::StartLocked(CommandContext& ctx, const CommandRequest
   auto t = std::make_shared<Transaction>(key, number);
   t->client_ =
       OwnerOf(SessionUid(key), ctx.client != nullptr ? std::string_view(ctx.client->address) : "");
+  t->session_use_ = SessionUse(ctx.session->shared_from_this());
   t->db_ = req.db;
   if (!req.generic.read_concern.missing())
     t->read_concern_ = BsonDocument(req.generic.read_concern.Document());
@@ -379,6 +380,16 @@ void Transactions::End(CommandContext& ctx, const TransactionPtr& taken, Result<
   leaving.abort = Settle(ctx, *taken, result);
 }
 
+Transactions::Taken::~Taken() {
+  if (transaction_ != nullptr && !ended_)
+    TransactionsOf(ctx_.data)->Leave(ctx_, transaction_, TransactionEnd::kError);
+}
+
+void Transactions::Taken::End(Result<void>* result) {
+  ended_ = true;
+  TransactionsOf(ctx_.data)->End(ctx_, transaction_, result);
+}
+
 std::optional<TransactionEnd> Transactions::Settle(CommandContext& ctx, Transaction& t,
                                                    Result<void>* result) {
   bool abort = false;
@@ -451,11 +462,15 @@ void Transactions::Drop(const TransactionPtr& t, TransactionEnd end) {
       ended = true;
     }
   }
+  // What it holds is given back whatever these throw. Each is tried: cursors of a transaction that
+  // nobody has ended never time out.
   try {
     if (ended) TellEnd(*t, end);
+  } catch (...) {
+  }
+  try {
     server_.cursors().KillSession(TransactionCursors(t->session, t->number));
-  } catch (const std::bad_alloc&) {
-    // Nobody is told, and its cursors time out: what it holds is given back all the same.
+  } catch (...) {
   }
   if (ended) {
     std::lock_guard l(mutex_);
@@ -467,9 +482,13 @@ void Transactions::Drop(const TransactionPtr& t, TransactionEnd end) {
   t->catalog_.reset();
   t->memory_.Release();
   unit.reset();
+  Tell(kEnded);
+}
+
+void Transactions::Tell(uint32_t event) noexcept {
   try {
-    server_.notifier().Notify(kEnded);
-  } catch (const std::bad_alloc&) {
+    server_.notifier().Notify(event);
+  } catch (...) {
     // Whoever waits for it looks again after a while.
   }
 }
@@ -511,20 +530,52 @@ Result<void> Transactions::StageCommit(CommandContext& ctx, Transaction& t) {
   return Ok();
 }
 
+/// A command that waits for a commit, from Begin on. Once it has given up another thread must
+/// report the new collections.
+class Transactions::Waiter {
+ public:
+  Waiter(Transactions& of, Transaction& t) : of_(of), t_(t) {}
+  ~Waiter() { GiveUp(); }
+  Waiter(const Waiter&) = delete;
+  /// REQUIRES: the registry's lock.
+  void BeginLocked() {
+    ++t_.waiting_;
+    waits_ = true;
+  }
+  /// Whether the outcome is still unknown: then it waits no more.
+  bool GiveUp() {
+    if (!waits_) return false;
+    std::lock_guard l(of_.mutex_);
+    if (t_.state_ != Transaction::State::kCommitting) return false;
+    --t_.waiting_;
+    waits_ = false;
+    return true;
+  }
+
+ private:
+  Transactions& of_;
+  Transaction& t_;
+  bool waits_ = false;
+};
+
 Awaitable<Result<void>> Transactions::Commit(CommandContext& ctx) {
   TransactionPtr t;
-  Transaction::State state;
   {
     std::lock_guard l(mutex_);
     t = by_session_.at(ctx.session->id());
+  }
+  Waiter waiter(*this, *t);
+  Transaction::State state;
+  {
+    std::lock_guard l(mutex_);
     state = t->state_;
-    if (state == Transaction::State::kCommitting) ++t->waiting_;
+    if (state == Transaction::State::kCommitting) waiter.BeginLocked();
   }
   if (state == Transaction::State::kCommitted) {
     ctx.op.commit_ts = t->commit_ts_;
     co_return Ok();
   }
-  if (state == Transaction::State::kCommitting) co_return co_await WaitForCommit(ctx, t);
+  if (state == Transaction::State::kCommitting) co_return co_await WaitForCommit(ctx, t, waiter);
   MAYFLY_CO_TRY(co_await ctx.WaitToWrite());
   if (!t->IsSmall()) co_await ctx.MoveToWorker();
   // A failure here is answered once the transaction is gone: Drop is End's.
@@ -537,61 +588,45 @@ Awaitable<Result<void>> Transactions::Commit(CommandContext& ctx) {
   // The store knows better, from here on.
   ctx.session->transaction().loaded = false;
   server_.cursors().KillSession(TransactionCursors(t->session, t->number));
+  // All that may throw comes before its state says that it is on its way: from there on the
+  // committer's answer alone ends it.
   t->commit_op_ = std::make_unique<Operation>(ctx.op.clock(), ctx.op.id);
+  t->commit_op_->SetUser(ctx.op.user(), ctx.op.user_roles());
+  t->made_ = t->catalog_->Own();
+  MadeTeller tell = !t->made_.empty() && on_made_ ? on_made_(ctx.op) : MadeTeller();
+  std::function<void(Result<void>)> done = [this, t, tell = std::move(tell)](Result<void> r) {
+    Committed(t, tell, std::move(r));
+  };
+  Error no_memory{ErrorCode::kExceededMemoryLimit,
+                  "there is not enough memory to commit the transaction now: try again later"};
   t->unit_->Attach(*t->commit_op_);
   WriteUnit unit = std::move(*t->unit_);
   t->unit_.reset();
-  t->made_ = t->catalog_->Own();
   t->view_ = ReadView();
   t->catalog_.reset();
   {
     std::lock_guard l(mutex_);
     t->state_ = Transaction::State::kCommitting;
-    ++t->waiting_;
+    waiter.BeginLocked();
   }
-  MadeTeller tell = !t->made_.empty() && on_made_ ? on_made_(ctx.op) : MadeTeller();
-  server_.storage().committer().Submit(std::move(unit), ctx.write_concern.commit_options(),
-                                       [this, t, tell = std::move(tell)](Result<void> r) {
-                                         const TransactionEnd end =
-                                             r ? TransactionEnd::kCommitted
-                                             : r.error().code == ErrorCode::kWriteConflict
-                                                 ? TransactionEnd::kConflict
-                                             : server_.writable() ? TransactionEnd::kError
-                                                                  : TransactionEnd::kStepDown;
-                                         std::vector<CollectionInfoPtr> untold;
-                                         {
-                                           std::lock_guard l(mutex_);
-                                           if (!r) t->commit_error_ = r.error();
-                                           t->commit_ts_ = t->commit_op_->commit_ts;
-                                           if (r) CountRow();
-                                           EndLocked(*t, end);
-                                           if (r && t->waiting_ == 0) untold.swap(t->made_);
-                                         }
-                                         if (tell && !untold.empty()) tell(std::move(untold));
-                                         TellEnd(*t, end);
-                                         {
-                                           std::lock_guard l(mutex_);
-                                           StripLocked(*t);
-                                         }
-                                         server_.notifier().Notify(kEnded);
-                                         server_.notifier().Notify(t->event_);
-                                       });
-  Result<void> committed = co_await WaitForCommit(ctx, t);
+  const CommitOptions options = ctx.write_concern.commit_options();
+  try {
+    server_.storage().committer().Submit(std::move(unit), options, std::move(done));
+  } catch (...) {
+    // Whether it is on its way is in the log: a retry finds out.
+    Committed(t, nullptr, std::move(no_memory));
+    throw;
+  }
+  Result<void> committed = co_await WaitForCommit(ctx, t, waiter);
   // The next transaction of the session need not read its row.
   if (committed && !ctx.op.commit_timed_out)
     SetCommittedTransaction(t->number, t->epoch_, &ctx.session->transaction());
   co_return committed;
 }
 
-Awaitable<Result<void>> Transactions::WaitForCommit(CommandContext& ctx, TransactionPtr t) {
+Awaitable<Result<void>> Transactions::WaitForCommit(CommandContext& ctx, TransactionPtr t,
+                                                    Waiter& waiter) {
   constexpr int64_t kLookAgain = 500'000;
-  // A caller that gives up sets this, because another thread must then report the new collections.
-  const auto give_up = [&] {
-    std::lock_guard l(mutex_);
-    if (t->state_ != Transaction::State::kCommitting) return false;
-    --t->waiting_;
-    return true;
-  };
   for (;;) {
     CollectionNotifier::Watch watch(server_.notifier(), t->event_);
     {
@@ -600,13 +635,13 @@ Awaitable<Result<void>> Transactions::WaitForCommit(CommandContext& ctx, Transac
     }
     const int64_t now = server_.clock().MonotonicMicros();
     const int64_t deadline = ctx.op.commit_deadline_micros;
-    if (deadline != 0 && now >= deadline && give_up()) {
+    if (deadline != 0 && now >= deadline && waiter.GiveUp()) {
       ctx.op.commit_timed_out = true;
       co_return Ok();
     }
     const int64_t until = std::min(now + kLookAgain, deadline != 0 ? deadline : INT64_MAX);
     const Result<bool> waited = co_await watch.WaitFor(ctx, until);
-    if (!waited && give_up()) co_return waited.error();
+    if (!waited && waiter.GiveUp()) co_return waited.error();
   }
   t->memory_.Release();
   if (t->commit_error_) {
@@ -649,12 +684,12 @@ void Transactions::Doom(const TransactionPtr& t, ErrorCode code, TransactionEnd 
     t->doomed_ = code;
     if (t->running_ != nullptr) t->running_->kill_code = static_cast<int32_t>(code);
   } else {
+    ended->push_back(t);  // first: what is taken and not in there stays so
     t->taken_ = true;
-    ended->push_back(t);
   }
 }
 
-void Transactions::DropAll(const std::vector<TransactionPtr>& ended) {
+void Transactions::DropAll(const std::vector<TransactionPtr>& ended) noexcept {
   for (const TransactionPtr& t : ended) {
     Drop(t, t->doom_);
     std::lock_guard l(mutex_);
@@ -664,29 +699,23 @@ void Transactions::DropAll(const std::vector<TransactionPtr>& ended) {
 
 void Transactions::AbortWhere(const std::function<bool(const Transaction&)>& of, ErrorCode code,
                               TransactionEnd why) {
-  std::vector<TransactionPtr> ended;
-  {
-    std::lock_guard l(mutex_);
-    for (Transaction& t : list_)
-      if (t.state_ == Transaction::State::kOpen && of(t))
-        Doom(t.shared_from_this(), code, why, &ended);
-  }
-  DropAll(ended);
+  Ending ended{*this};
+  std::lock_guard l(mutex_);
+  for (Transaction& t : list_)
+    if (t.state_ == Transaction::State::kOpen && of(t))
+      Doom(t.shared_from_this(), code, why, &ended.list);
 }
 
 void Transactions::AbortBefore(std::string_view session, int64_t number) {
   if (open_.load(std::memory_order_relaxed) == 0) [[likely]]
     return;
-  std::vector<TransactionPtr> ended;
-  {
-    std::lock_guard l(mutex_);
-    auto it = by_session_.find(std::string(session));
-    if (it != by_session_.end() && it->second->state_ == Transaction::State::kOpen &&
-        it->second->number < number)
-      Doom(it->second, ErrorCode::kNoSuchTransaction,
-           number == INT64_MAX ? TransactionEnd::kSession : TransactionEnd::kNewer, &ended);
-  }
-  DropAll(ended);
+  Ending ended{*this};
+  std::lock_guard l(mutex_);
+  auto it = by_session_.find(std::string(session));
+  if (it != by_session_.end() && it->second->state_ == Transaction::State::kOpen &&
+      it->second->number < number)
+    Doom(it->second, ErrorCode::kNoSuchTransaction,
+         number == INT64_MAX ? TransactionEnd::kSession : TransactionEnd::kNewer, &ended.list);
 }
 
 void Transactions::AbortSessions(const std::function<bool(std::string_view)>& of) {
@@ -720,16 +749,6 @@ void Transactions::Sweep() {
            t.state_ != Transaction::State::kCommitting &&
            server_.sessions().Find(entry.first) == nullptr;
   });
-}
-
-bool Transactions::IsOpen(std::string_view session) {
-  if (open_.load(std::memory_order_relaxed) == 0) [[likely]]
-    return false;
-  std::lock_guard l(mutex_);
-  const auto it = by_session_.find(std::string(session));
-  return it != by_session_.end() &&
-         (it->second->taken_ || it->second->state_ == Transaction::State::kOpen ||
-          it->second->state_ == Transaction::State::kCommitting);
 }
 
 void Transactions::Forget(std::string_view session) {

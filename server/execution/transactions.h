@@ -12,6 +12,7 @@
 
 #include "protocol/large_memory.h"
 #include "protocol/seeded_hash.h"
+#include "server/base/session_registry.h"
 #include "server/dispatch/command.h"
 #include "server/execution/transaction_report.h"
 #include "storage/read/read_view.h"
@@ -90,6 +91,7 @@ class Transaction : public std::enable_shared_from_this<Transaction>,
   large_memory::Hold memory_;
   std::unique_ptr<Operation> commit_op_;  ///< of its unit on its way into the log
   std::vector<CollectionInfoPtr> made_;   ///< by its commit; empty once that was told
+  SessionUse session_use_;                ///< until it has ended
   int waiting_ = 0;                       ///< for its commit
   std::optional<Error> commit_error_;
   uint64_t commit_ts_ = 0;
@@ -138,6 +140,25 @@ class Transactions {
                                 const CommandRequest& req, TransactionPtr* taken);
   /// After the command: its transaction goes on, or is aborted when the command has failed.
   void End(CommandContext& ctx, const TransactionPtr& taken, Result<void>* result);
+  /// What a command has taken, given back as a failed one's if End was not reached: nothing may
+  /// point to the command once that is gone, whatever was thrown.
+  class Taken {
+   public:
+    /// `ctx` must outlive it.
+    explicit Taken(CommandContext& ctx) : ctx_(ctx) {}
+    ~Taken();
+    Taken(const Taken&) = delete;
+    TransactionPtr* slot() { return &transaction_; }
+    explicit operator bool() const { return transaction_ != nullptr; }
+    Transaction* operator->() const { return transaction_.get(); }
+    /// Transactions::End, once.
+    void End(Result<void>* result);
+
+   private:
+    CommandContext& ctx_;
+    TransactionPtr transaction_;
+    bool ended_ = false;
+  };
 
   // The two commands. REQUIRES: within Begin and End.
   Awaitable<Result<void>> Commit(CommandContext& ctx);
@@ -154,8 +175,6 @@ class Transactions {
   /// Those of an earlier time as primary than this one.
   void AbortFormer();
   void Sweep();
-  /// Whether a transaction of the session is open, being committed, or used by a command.
-  bool IsOpen(std::string_view session);
   /// The session has ended: nothing of it is kept.
   void Forget(std::string_view session);
 
@@ -204,8 +223,11 @@ class Transactions {
   void Leave(CommandContext& ctx, const TransactionPtr& taken,
              std::optional<TransactionEnd> abort) noexcept;
   Result<void> StageCommit(CommandContext& ctx, Transaction& t);
-  /// REQUIRES: it is counted in waiting_.
-  Awaitable<Result<void>> WaitForCommit(CommandContext& ctx, TransactionPtr t);
+  class Waiter;
+  /// REQUIRES: the waiter has begun.
+  Awaitable<Result<void>> WaitForCommit(CommandContext& ctx, TransactionPtr t, Waiter& waiter);
+  /// The outcome of a commit, from any thread: ends it, once, and tells of it.
+  void Committed(const TransactionPtr& t, const MadeTeller& tell, Result<void> r) noexcept;
   /// Releases everything it holds. REQUIRES: taken, or found open and not taken under the lock.
   void Drop(const TransactionPtr& t, TransactionEnd end);
   /// It has ended: counts it, and tells of it, which is done without the lock.
@@ -227,7 +249,16 @@ class Transactions {
   /// An open one, under the lock: whoever has it aborts it, or it joins `ended`.
   void Doom(const TransactionPtr& t, ErrorCode code, TransactionEnd why,
             std::vector<TransactionPtr>* ended);
-  void DropAll(const std::vector<TransactionPtr>& ended);
+  void DropAll(const std::vector<TransactionPtr>& ended) noexcept;
+  /// What Doom has added is dropped, without the lock, also when the next one throws. Made before
+  /// the lock is taken.
+  struct Ending {
+    Transactions& of;
+    std::vector<TransactionPtr> list{};
+    ~Ending() { of.DropAll(list); }
+  };
+  /// Wakes who waits for the event, if there is the memory for it.
+  void Tell(uint32_t event) noexcept;
 
   DataServices& server_;
   std::mutex mutex_;

@@ -283,6 +283,7 @@ Result<void> CatalogImpl::RunBuild(Operation& op, std::shared_ptr<IndexBuild> bu
     // The operation may be killed already: dropping the unfinished index is not part of it, but is
     // done for the same client.
     Operation cleanup(storage_.clock(), op.id);
+    cleanup.SetUser(op.user(), op.user_roles());
     if (CollectionInfoPtr coll = FindById(build->collection)) {
       Result<void> dropped = DropIndexIds(cleanup, *coll, build->ids);
       if (!dropped && dropped.error().code != ErrorCode::kNamespaceNotFound)

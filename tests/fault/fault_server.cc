@@ -15,7 +15,8 @@
 //                protected says that nothing was changed, or is not begun anew when this member
 //                leads again (reigns); break none
 //   memory WHAT  a transaction finds no memory when it begins (begin), for its next statement
-//                (statement) or when that is counted at its end (end); memory enough
+//                (statement; "statement and answer": nor is there any to say so), when that is
+//                counted at its end (end) or on its way into the log (commit); memory enough
 #include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -39,6 +40,7 @@
 #include "server/run.h"
 #include "storage/kv/rocks_fault_env.h"
 #include "storage/read/read_view.h"
+#include "storage/write/log_format.h"
 #include "storage/write/transaction_holdings.h"
 #include "storage/write/transaction_unit.h"
 
@@ -113,8 +115,33 @@ void OurBeginReign(void* table, uint64_t reign, uint64_t now) {
 }
 
 // Where transactions find no memory.
-enum class Short : int { kNowhere, kBegin, kStatement, kEnd };
+enum class Short : int { kNowhere, kBegin, kStatement, kEnd, kCommit };
 static std::atomic<Short> short_of_memory{Short::kNowhere};
+static std::atomic<bool> no_answer{false};
+
+// CurrentExceptionText: for the line in the log, and the answer.
+#define EXCEPTION_TEXT "_ZN6mayfly20CurrentExceptionTextB5cxx11Ev"
+std::string TheirExceptionText() asm("__real_" EXCEPTION_TEXT);
+std::string OurExceptionText() asm("__wrap_" EXCEPTION_TEXT);
+std::string OurExceptionText() {
+  if (no_answer) throw std::bad_alloc();
+  return TheirExceptionText();
+}
+
+// EncodeLogUnit.
+#define ENCODE_UNIT                                                                             \
+  "_ZN6mayfly13EncodeLogUnitERKNS_9WriteUnitERNSt7__cxx1112basic_stringIcSt11char_traitsIcESaI" \
+  "cEEE"
+mayfly::EncodedUnit TheirEncodeUnit(const WriteUnit& unit,
+                                    std::string& out) asm("__real_" ENCODE_UNIT);
+mayfly::EncodedUnit OurEncodeUnit(const WriteUnit& unit,
+                                  std::string& out) asm("__wrap_" ENCODE_UNIT);
+mayfly::EncodedUnit OurEncodeUnit(const WriteUnit& unit, std::string& out) {
+  mayfly::EncodedUnit made = TheirEncodeUnit(unit, out);
+  if (short_of_memory == Short::kCommit && made.version == mayfly::kLogEntryWithTransaction)
+    throw std::bad_alloc();
+  return made;
+}
 
 // ReadView::With.
 #define WITH "_ZNK6mayfly8ReadView4WithERNS_9WriteUnitE"
@@ -192,10 +219,12 @@ static void Break(std::string_view what) {
 }
 
 static void RunShort(std::string_view when) {
-  short_of_memory = when == "begin"       ? Short::kBegin
-                    : when == "statement" ? Short::kStatement
-                    : when == "end"       ? Short::kEnd
-                                          : Short::kNowhere;
+  no_answer = when == "statement and answer";
+  short_of_memory = when == "begin"                 ? Short::kBegin
+                    : when.starts_with("statement") ? Short::kStatement
+                    : when == "end"                 ? Short::kEnd
+                    : when == "commit"              ? Short::kCommit
+                                                    : Short::kNowhere;
 }
 
 int main(int argc, char** argv) {

@@ -18,7 +18,7 @@ import re
 import tempfile
 import threading
 import uuid
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from bson import Binary, Int64
 
@@ -94,6 +94,7 @@ WITH_ROLES = {"from": "d", "let": {"n": "$n"}, "as": "x", "pipeline": [
     {"$match": {"$expr": {"$and": [{"$eq": ["$n", "$$n"]}, {"$gt": [{"$size": "$$USER_ROLES"}, 0]}]}}}]}  # fmt: skip
 WINDOW = {"partitionBy": "$g", "sortBy": {"n": 1}, "output": {"s": {"$sum": "$n", "window": {"documents": [-1, 0]}}}}
 REACHED = {"from": "d", "startWith": "$n", "connectFromField": "n", "connectToField": "m", "as": "x"}
+FEW = [{"$unwind": "$x"}, {"$limit": 20}]
 OF_C = {
     "$addFields": [[{"$addFields": {"r": "$$USER_ROLES"}}]],
     "$bucket": [[{"$bucket": {"groupBy": "$n", "boundaries": [0, 3, 6, 100]}}]],
@@ -101,7 +102,18 @@ OF_C = {
     "$collStats": ([{"$collStats": {"count": {}, "storageStats": {}}}, {"$unwind": "$ns"}],),
     "$count": [[{"$count": "n"}]],
     "$densify": [[{"$project": {"n": 1}}, {"$densify": {"field": "n", "range": {"step": 0.5, "bounds": "full"}}}]],
-    "$facet": [[{"$facet": {"a": [{"$sort": {"n": -1}}], "b": [{"$lookup": LOOKUP}]}}, {"$unwind": "$a"}]],
+    "$facet": [
+        [{"$facet": {"a": [{"$sort": {"n": -1}}], "b": [{"$lookup": LOOKUP}]}}, {"$unwind": "$a"}],
+        # What they have read of the others is less than all of it.
+        *(
+            [{"$facet": {"a": [{"$unionWith": on}, {"$limit": 20}]}}, {"$unwind": "$a"}]
+            for on in ("many", "series")
+        ),
+        *(
+            [{"$facet": {"a": [{"$lookup": {"from": on, "pipeline": [], "as": "x"}}, *FEW]}}, {"$unwind": "$a"}]
+            for on in ("many", "series")
+        ),
+    ],
     "$fill": [[{"$fill": {"sortBy": {"n": 1}, "output": {"sometimes": {"method": "locf"}}}}]],
     "$graphLookup": [[{"$graphLookup": REACHED}]],
     "$group": [[{"$group": {"_id": "$n", "r": {"$first": "$$USER_ROLES"}}}, {"$sort": {"_id": 1}}]],
@@ -136,6 +148,10 @@ WITHOUT_COLLECTION = {
 }
 
 
+# Between their batches these go on reading the moment of the first.
+PINNING = ("a time series", "a time series, grouped", "find of a time series", "find at a point in time")
+
+
 def kinds():
     """(what it is, database, command without its batchSize, whether each read of it finds the same)."""
     def aggregate(what, db, on, pipeline, same=True):
@@ -148,6 +164,8 @@ def kinds():
         yield aggregate(stage, db, on, [spec], stage == "$documents")
     yield aggregate("a view", "shop", "v", [{"$sort": {"n": -1}}])
     yield aggregate("a time series", "shop", "series", [{"$sort": {"t": 1}}])
+    newest = {"$group": {"_id": "$m", "x": {"$first": "$_id"}}}
+    yield aggregate("the newest points of a time series", "shop", "series", [{"$sort": {"t": -1}}, newest])
     yield aggregate("a time series, grouped", "shop", "series", [{"$group": {"_id": "$t"}}, {"$sort": {"_id": 1}}])
     roles = {"$expr": {"$gt": [{"$size": "$$USER_ROLES"}, 0]}}
     for what, more in (
@@ -182,9 +200,11 @@ def prepare(root):
     indexes = [{"key": {"n": 1}, "name": "n"}, {"key": {"g": 1}, "name": "g"}]
     ok(root, "shop", {"createIndexes": "c", "indexes": indexes})
     ok(root, "shop", {"create": "v", "viewOn": "c", "pipeline": [{"$set": {"r": "$$USER_ROLES"}}]})
-    ok(root, "shop", {"create": "series", "timeseries": {"timeField": "t"}})
-    points = [{"_id": n, "t": datetime(2026, 1, 1, n)} for n in range(9)]
+    # More buckets than a first batch has documents.
+    ok(root, "shop", {"create": "series", "timeseries": {"timeField": "t", "metaField": "m"}})
+    points = [{"_id": n, "m": n % 120, "t": datetime(2026, 1, 1) + timedelta(minutes=n)} for n in range(130)]
     ok(root, "shop", {"insert": "series", "documents": points})
+    ok(root, "shop", {"insert": "many", "documents": [{"_id": n} for n in range(300)]})
     ok(root, "shop", {"create": "tail", "capped": True, "size": 1000000})
     ok(root, "shop", {"insert": "tail", "documents": [{"_id": n} for n in range(3)]})
 
@@ -210,22 +230,30 @@ def parked():
     with Server() as server:
         prepare(server.root)
         reader, other = server.user("owner", ["root"]), server.user("other", ["root"])
+        nothing_open = min(held_snapshots(server) for _ in range(20))
         for what, db, command, same in kinds():
             all_of_it = read_on(reader, db, ok(reader, db, command)["cursor"])
             for how in ("ends", "logs out", "is another user's"):
                 for size, session in ((0, {}), (1, {}), (0, {"lsid": {"id": Binary(uuid.uuid4().bytes, 4)}})):
-                    park(server, reader, other, what, db, command, same and all_of_it, how, size, session)
+                    pins = None if what in PINNING else nothing_open
+                    park(server, reader, other, what, db, command, same and all_of_it, how, size, session, pins)
         for how in ("ends", "logs out", "is another user's"):
             waiting(server, reader, how)
 
 
-def park(server, reader, other, what, db, command, expected, how, size, session):
+def held_snapshots(server):
+    return ok(server.root, "admin", {"serverStatus": 1})["snapshots"]["held"]
+
+
+def park(server, reader, other, what, db, command, expected, how, size, session, pins):
+    """pins: the snapshots that are held while no cursor is open; a parked one adds none."""
     name = f"{what}: batchSize {size}{' in a session' if session else ''}, its connection {how}"
     client = server.connect("owner")
     cursor = ok(client, db, {**with_batch(command, size), **session})["cursor"]
     check(len(cursor["firstBatch"]) <= size, f"{name}: its first batch")
     leave(server, client, how)
     if cursor["id"]:
+        check(pins is None or until(lambda: held_snapshots(server) <= pins), f"{name}: it pins a snapshot")
         more = {"getMore": Int64(cursor["id"]), "collection": cursor["ns"].split(".", 1)[1], **session}
         check(other.command(db, more).get("code") == 13, f"{name}: another user does not read it")
     found = read_on(reader, db, {**cursor, "session": session})
@@ -442,7 +470,7 @@ def memory():
             member.tell(f"memory {when}")
             until(lambda: member.lines() > lines)
 
-        for when in ("begin", "statement", "end"):
+        for when in ("begin", "statement", "statement and answer", "end", "commit"):
             for command in (
                 {"update": "c", "updates": [{"q": {"_id": 0}, "u": {"$inc": {"x": 1}}}]},
                 {"find": "c"},
@@ -453,14 +481,21 @@ def memory():
                 of = {"lsid": {"id": Binary(uuid.uuid4().bytes, 4)}, "txnNumber": Int64(n), "autocommit": False}
                 first = when == "begin" or (when == "end" and n % 2 == 0)
                 ends = "commitTransaction" in command
+                if when == "commit" and not ends:
+                    continue
                 if ends or not first:
                     insert = {"insert": "c", "documents": [{"_id": f"t{n}"}]}
                     ok(client, "t", {**insert, **of, "startTransaction": True})
                 said(when)
                 starts = {"startTransaction": True} if first and not ends else {}
-                reply = client.command("admin" if ends else "t", {**command, **of, **starts})
+                try:
+                    reply = client.command("admin" if ends else "t", {**command, **of, **starts})
+                except (OSError, EOFError):
+                    # Without memory for an answer its connection ends.
+                    reply = {"ok": int(when != "statement and answer"), "code": 146}
+                    client = Client("127.0.0.1", member.port)
                 said("enough")
-                hit = not ends
+                hit = not ends or when == "commit"
                 good = reply["ok"] == 0 and reply["code"] in (146, 251) if hit else True
                 check(good, f"{name}: {reply}")
                 # Its session is free, and the transaction is over: the next one of both is as every other.
