@@ -334,7 +334,7 @@ void CommandContext::EditReport(F&& f) {
 /// Reads `writeConcern` (missing: the default) as a standalone understands it, or a replica set's
 /// member (`replicated`), which also takes numbers above 1 and the names of modes.
 /// Errors: FailedToParse 9, TypeMismatch 14, BadValue 2 ("cannot use 'w' > 1 when a host is not
-/// replicated").
+/// replicated"), 40413 for a field that is there twice.
 Result<WriteConcern> ParseWriteConcern(BsonValue value, bool replicated = false);
 
 }  // namespace mayfly

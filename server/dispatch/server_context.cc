@@ -34,7 +34,6 @@ ServerContext::ServerContext(const ServerConfig& config, SystemClock& clock, Log
   cursors().set_kill_operation(
       [this](uint64_t op) { operations_.Kill(op, ErrorCode::kCursorKilled); });
   sessions().OnEnd([this](std::string_view id) { cursors().KillSession(id); });
-  sessions().set_in_use([this](std::string_view id) { return cursors().HasOfSession(id); });
 }
 
 ServerContext::~ServerContext() = default;

@@ -56,6 +56,34 @@ bool SliceOver(int64_t now, int64_t slice, int64_t* end) {
   return true;
 }
 
+/// `open`: connections that are left. Called by a destructor, so nothing leaves it.
+void LogConnectionEnd(Log& log, const ClientSlot& slot, int64_t open) {
+  if (log.quiet()) return;
+  try {
+    log.Write(LogSeverity::kInfo, LogComponent::kNetwork, 22944, "Connection ended",
+              BuildBson([&](BsonBuilder& b) {
+                b.Append("remote", slot.address).Append("connectionId", slot.connection_id);
+                b.Append("connectionCount", open);
+              }),
+              slot.desc);
+  } catch (...) {
+    // There is no memory for the line.
+  }
+}
+
+/// Inside a catch block.
+void LogConnectionException(Log& log, const ClientSlot& slot) {
+  try {
+    const std::string what = CurrentExceptionText();
+    log.Write(
+        LogSeverity::kError, LogComponent::kNetwork, 9000104, "A connection ended by an exception",
+        BuildBson([&](BsonBuilder& b) { b.Append("remote", slot.address).Append("error", what); }),
+        slot.desc);
+  } catch (...) {
+    // Without memory for the line, the connection must still leave its thread's list.
+  }
+}
+
 /// CheckFrame, which would wait for more of a TLS handshake: it looks like a large message.
 FrameStatus FrontFrame(std::string_view bytes, bool spoke) {
   FrameStatus frame = CheckFrame(bytes);
@@ -100,8 +128,12 @@ Connection::Connection(IoThread& thread, ClientSocket socket, std::string remote
 Connection::~Connection() {
   // One that ended by an exception may still show an operation, which goes before the slot does.
   slot_.End();
-  AbandonLogin();
-  AuditLogout(kConnectionEnds);
+  try {
+    AbandonLogin();
+    AuditLogout(kConnectionEnds);
+  } catch (...) {
+    // No memory for an entry: out of a destructor this would end the process.
+  }
   thread_.server().network_buffers().Give(in_counted_ + unpacked_counted_);
   thread_.server().network_buffers().GiveReply(out_counted_);
   thread_.server().network_buffers().GiveSmall(in_small_);
@@ -110,14 +142,7 @@ Connection::~Connection() {
   // needed.
   if (ticket_.extra() && !admitted_) m.connections.rejected.Add();
   m.connections.current.Add(-1);
-  Log& log = thread_.server().log();
-  if (!log.quiet())
-    log.Write(LogSeverity::kInfo, LogComponent::kNetwork, 22944, "Connection ended",
-              BuildBson([&](BsonBuilder& b) {
-                b.Append("remote", slot_.address).Append("connectionId", id());
-                b.Append("connectionCount", m.connections.current.Get());
-              }),
-              slot_.desc);
+  LogConnectionEnd(thread_.server().log(), slot_, m.connections.current.Get());
 }
 
 IoExecutor Connection::io_executor() { return thread_.executor(); }
@@ -252,12 +277,7 @@ Awaitable<void> Connection::Run(std::unique_ptr<Connection> self) {
   } catch (...) {
     // A command that throws is answered (Dispatcher); this came from outside it, so it is unknown
     // what the client was sent: only its connection ends.
-    thread.server().log().Write(
-        LogSeverity::kError, LogComponent::kNetwork, 9000104, "A connection ended by an exception",
-        BuildBson([&](BsonBuilder& b) {
-          b.Append("remote", self->slot_.address).Append("error", CurrentExceptionText());
-        }),
-        self->slot_.desc);
+    LogConnectionException(thread.server().log(), self->slot_);
   }
   const auto place = thread.connections_.iterator_to(*self);
   if (thread.tick_at_ == place) ++thread.tick_at_;

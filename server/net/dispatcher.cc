@@ -12,6 +12,7 @@
 #include "protocol/system_names.h"
 #include "protocol/utf8.h"
 #include "query/expression/parse_work.h"
+#include "server/base/command_exception.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_events.h"
 #include "server/dispatch/redacted_command.h"
@@ -98,21 +99,10 @@ void Dispatcher::OpenReply(RequestState& s, std::string& out) {
   s.reply.emplace(out);
 }
 
-Error Dispatcher::Unexpected(const RequestState& s) {
-  const std::string what = CurrentExceptionText();
-  server_.log().Write(
-      LogSeverity::kError, LogComponent::kCommand, 9000103, "A command ended by an exception",
-      BuildBson([&](BsonBuilder& b) { b.Append("command", s.request.name).Append("error", what); }),
+Error Dispatcher::Unexpected(const RequestState& s) noexcept {
+  return CommandException(
+      server_.log(), s.request.name,
       s.ctx && s.ctx->client ? std::string_view(s.ctx->client->desc) : std::string_view());
-  try {
-    throw;
-  } catch (const std::bad_alloc&) {
-    return {ErrorCode::kExceededMemoryLimit,
-            "there is not enough memory for this operation now: ask for less at once, or try again "
-            "later"};
-  } catch (...) {
-  }
-  return {ErrorCode::kInternalError, "an unexpected failure of the server: " + what};
 }
 
 void Dispatcher::ReplyError(RequestState& s, std::string& out, const Error& error) {
@@ -296,7 +286,7 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
   s.row = nullptr;
   s.fail.reset();
   s.answer.reset();
-  s.user_again = s.decides_long = false;
+  s.user_again = s.decides_long = s.reported = false;
   s.writes_users = {};
   const CommandRequest& req = s.request;
   Result<void> parsed = Parse(s);
@@ -325,12 +315,14 @@ void Dispatcher::BeginSlot(Connection& c, RequestState& s) {
   const CommandRequest& req = s.request;
   BsonView shown = req.body;
   if (s.row != nullptr && (s.row->flags & kSecret) != 0) {
-    s.shown_body = BuildBson([&](BsonBuilder& b) { b.Append(req.name, "(not shown)"); });
+    // One that is decided about on a worker begins twice, and others look at the first meanwhile.
+    if (!s.slot_begun)
+      s.shown_body = BuildBson([&](BsonBuilder& b) { b.Append(req.name, "(not shown)"); });
     shown = s.shown_body;
   }
   c.slot().Begin(
       *s.op, req.name, req.db, shown, &s.report,
-      s.ctx->session != nullptr ? std::string_view(s.ctx->session->id()) : std::string_view(),
+      s.ctx->session != nullptr ? std::string_view(s.ctx->session->id()) : DecidingSession(c, s),
       s.start_micros);
   s.slot_begun = true;
 }
@@ -421,12 +413,12 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
   ReplicaSet* const set = server_.replica_set();
   if (set != nullptr && result && replication_gate::MustWaitBefore(*set, ctx))
     result = co_await replication_gate::WaitBefore(ctx);
-  TransactionPtr transaction;
+  Transactions::Taken transaction(ctx);
   bool ran = false;
   // From here on whatever throws is an answer: the transaction must know that its command is over.
   try {
     if (result && InTransaction(s)) [[unlikely]] {
-      result = co_await TransactionsOf(server_)->Begin(ctx, *s.row, s.request, &transaction);
+      result = co_await TransactionsOf(server_)->Begin(ctx, *s.row, s.request, transaction.slot());
       if (result && !transaction->IsSmall()) co_await ctx.MoveToWorker();
     }
     ran = result.has_value();
@@ -456,7 +448,7 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
   }
   if (transaction) {
     try {
-      TransactionsOf(server_)->End(ctx, transaction, &result);
+      transaction.End(&result);
     } catch (...) {
       result = Unexpected(s);
     }
@@ -466,7 +458,8 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
   if (ctx.on_worker) {
     if (s.row->flags & kSecondaryOptIn)
       server_.short_reads().on_workers.fetch_add(1, std::memory_order_relaxed);
-    c.CountReply();  // before the next one is made
+    s.request.inner.reset();  // of a large request it takes long
+    c.CountReply();           // before the next one is made
     co_await ctx.MoveToIo();
   }
   if (ran) {
@@ -494,8 +487,11 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
 }
 
 bool Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result<void> result) {
-  Complete(s, out, result);
-  if (LongToSeal(s, out.size() - s.reply_start)) [[unlikely]] {
+  const bool large = s.header.length > kShortRequest;
+  const bool refused = large && LongToRefuse(s, result);
+  if (!refused) Complete(s, out, result);
+  if (refused || LongToSeal(s, out.size() - s.reply_start) || (large && LongToEnd(s)))
+      [[unlikely]] {
     s.answer.emplace(std::move(result));
     return false;
   }
@@ -509,9 +505,12 @@ Awaitable<void> Dispatcher::FinishLong(Connection& c, RequestState& s, std::stri
   // An error here ends the connection, but on its own thread.
   std::exception_ptr failed;
   try {
+    if (s.reply) Complete(s, out, *s.answer);  // LongToRefuse
     c.CountReply();
     Seal(s, out);
     c.CountReply();
+    ReportIfDue(s, *s.answer, Took(s), out);
+    s.request.inner.reset();
   } catch (...) {
     failed = std::current_exception();
   }
@@ -592,7 +591,7 @@ void Dispatcher::Seal(RequestState& s, std::string& out) {
 void Dispatcher::Account(Connection& c, RequestState& s, const std::string& out,
                          const Result<void>& result) {
   ServerMetrics& metrics = server_.metrics();
-  const int64_t micros = server_.clock().MonotonicMicros() - s.start_micros - s.ctx->waited_micros;
+  const int64_t micros = Took(s);
   const Operation& op = *s.op;
   if (op.docs_examined | op.keys_examined | op.n_returned) {
     metrics.query_executor.scanned.Add(op.keys_examined);
@@ -616,15 +615,12 @@ void Dispatcher::Account(Connection& c, RequestState& s, const std::string& out,
       if ((s.row->flags & (kWrites | kTakesReadConcern)) &&
           (result || (result.error().code != ErrorCode::kUnauthorized && !c.BeforeLogin())))
         RecordTop(c, s, micros);
-      const Profiler& p = server_.profiler();
-      if (micros >= MicrosOf(p.slow_ms.load(std::memory_order_relaxed)) || p.active() ||
-          server_.log().Enabled(LogSeverity::kDebug1, LogComponent::kCommand)) [[unlikely]]
-        Report(s, result ? nullptr : &result.error(), micros,
-               static_cast<int64_t>(out.size() - s.reply_start));
     }
+    ReportIfDue(s, result, micros, out);
   }
   c.slot().End();
   s.slot_begun = false;
+  s.session_use.Reset();
   s.request.inner.reset();  // their memory
 }
 

@@ -5,6 +5,7 @@
 
 #include "protocol/wire_message.h"
 #include "security/failed_logins.h"
+#include "server/base/session_registry.h"
 #include "server/dispatch/audit_events.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/fail_points.h"
@@ -26,6 +27,7 @@ struct RequestState {
   const CommandRow* row = nullptr;
   OperationReport report;
   std::optional<Operation> op;
+  SessionUse session_use;  ///< of CommandContext::session
   std::optional<CommandContext> ctx;
   std::optional<BsonBuilder> reply;
   size_t reply_start = 0;
@@ -39,8 +41,12 @@ struct RequestState {
   std::string repeat_body;                ///< body of the exhaust command that runs again
   bool user_again = false;        ///< users or roles have changed: who asks is read again first
   bool decides_long = false;      ///< whether it is allowed is decided on a worker
+  bool reported = false;          ///< in the log or the profile, before Account
   UsersCollections writes_users;  ///< while there is an audit log
-  BsonDocument shown_body;        ///< of a kSecret command: what currentOp shows
+  /// What currentOp and killSessions see of it, so unchanged until the slot's operation ends: the
+  /// body of a kSecret command; the key of the session before that is found.
+  BsonDocument shown_body;
+  char session_key[kSessionKeyBytes] = {};
 };
 
 /// A request of more bytes than this goes to a worker: whatever the command does with it may take
@@ -87,6 +93,10 @@ class Dispatcher {
   bool Proceed(Connection& c, RequestState& s, std::string& out, Result<void> parsed);
   /// Others see the operation from here on, and may stop it.
   void BeginSlot(Connection& c, RequestState& s);
+  /// The key of the session of a request that is about to be decided about on a worker, by which
+  /// others may stop it meanwhile; empty: it names none. In s.session_key, or a part of the
+  /// request.
+  std::string_view DecidingSession(Connection& c, RequestState& s);
   /// The command's answer without a coroutine or a worker, if possible; what it throws is
   /// InternalError. REQUIRES: run_now.
   std::optional<Result<void>> TryNow(RequestState& s, std::string& out);
@@ -100,13 +110,19 @@ class Dispatcher {
   Result<void> CheckApiVersion(const RequestState& s);
   Result<void> CheckTransaction(RequestState& s);
   Result<void> UseSession(Connection& c, RequestState& s);
+  /// `id` of `lsid`, as the client sent it. Errors: those of what stands in `lsid`.
+  static Result<std::string_view> SessionId(const Connection& c, const RequestState& s);
   Result<void> ReadConcern(RequestState& s);
   void OpenReply(RequestState& s, std::string& out);
-  /// Inside a catch block: logs the exception, which is a bug of ours, and makes it the answer
-  /// InternalError.
-  Error Unexpected(const RequestState& s);
+  /// Inside a catch block: CommandException, which is the command's answer.
+  Error Unexpected(const RequestState& s) noexcept;
   /// Ends the reply and the bookkeeping of the operation. False: FinishLong must be awaited.
   bool Finish(Connection& c, RequestState& s, std::string& out, Result<void> result);
+  /// Of a large request (kShortRequest): whether Complete would hold an io thread, because the
+  /// audit log shows what was refused; and Account, because the log or the profile shows it, or
+  /// because what was made of it is freed.
+  bool LongToRefuse(const RequestState& s, const Result<void>& result) const;
+  bool LongToEnd(const RequestState& s) const;
   Awaitable<void> FinishLong(Connection& c, RequestState& s, std::string& out);
   /// Ends the body of the reply. `result`: the command's result; an error of the reply itself
   /// replaces it.
@@ -117,6 +133,13 @@ class Dispatcher {
   /// Whether a client that has not logged in may have a line in the log now: such clients could
   /// fill a disk. Any thread.
   bool AdmitStranger();
+  /// How long the request has taken so far, in microseconds, without waits for documents or time.
+  int64_t Took(const RequestState& s) const;
+  /// Whether the log or the profile may show a request that took `micros`.
+  bool Reports(const RequestState& s, int64_t micros) const;
+  /// Shows it there, once. Any thread.
+  void ReportIfDue(RequestState& s, const Result<void>& result, int64_t micros,
+                   const std::string& out);
   void Report(RequestState& s, const Error* error, int64_t micros, int64_t reply_bytes);
   void RecordTop(Connection& c, const RequestState& s, int64_t micros);
   /// failCommand's answer instead of running the command, if any.

@@ -2,6 +2,7 @@
 
 #include "query/expression/parse_work.h"
 #include "server/base/login_lines.h"
+#include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_events.h"
 #include "server/dispatch/authorization.h"
 #include "server/dispatch/redacted_command.h"
@@ -41,23 +42,18 @@ Result<void> Dispatcher::Authorize(Connection& c, RequestState& s) {
                                              ShortCommandText(s.request.body)};
 }
 
-/// REQUIRES: the request names a session or a transaction.
-Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
-  const GenericArguments& g = s.request.generic;
-  // A session belongs to a user: commands before a login have none.
-  if (c.BeforeLogin()) return Ok();
-  if (g.lsid.missing())
-    return Error{ErrorCode::kInvalidOptions,
-                 g.txn_number ? "Transaction number requires a session ID to also be specified"
-                              : "'autocommit' and 'startTransaction' require a transaction number"};
+Result<std::string_view> Dispatcher::SessionId(const Connection& c, const RequestState& s) {
   std::string_view id;
-  for (const BsonElement& e : g.lsid.Document()) {
+  for (const BsonElement& e : s.request.generic.lsid.Document()) {
     if (e.name == "id") {
+      // The session of one of them would be used, and that of the other one looked at.
+      if (!id.empty())
+        return Error{LocationCode(40413), "BSON field 'lsid.id' is a duplicate field"};
       if (!e.value.Is(BsonType::kBinary) || e.value.BinarySubtype() != 4)
         return Error{ErrorCode::kTypeMismatch, "BSON field 'lsid.id' is the wrong type '" +
                                                    std::string(BsonTypeName(e.value.type())) +
                                                    "', expected a UUID"};
-      if (e.value.BinaryData().size() != 16)
+      if (e.value.BinaryData().size() != kSessionIdBytes)
         return Error{ErrorCode::kInvalidUUID,
                      "uuid must be a 16-byte binary field with UUID (4) subtype"};
       id = e.value.BinaryData();
@@ -68,22 +64,44 @@ Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
                      "logged in"};
     } else if (e.name != "uid" && e.name != "txnNumber" && e.name != "txnUUID") {
       return Error{ErrorCode::kUnknownField,
-                   "BSON field 'lsid." + std::string(e.name) + "' is an unknown field."};
+                   "BSON field 'lsid." + ShownName(e.name) + "' is an unknown field."};
     }
   }
   if (id.empty())
     return Error{ErrorCode::kMissingField, "BSON field 'lsid.id' is missing but a required field"};
+  return id;
+}
+
+std::string_view Dispatcher::DecidingSession(Connection& c, RequestState& s) {
+  if ((!s.user_again && !s.decides_long) || s.request.generic.lsid.missing()) return {};
+  const Result<std::string_view> id = SessionId(c, s);
+  if (!id) return {};  // UseSession says why
+  return server_.access().enforced() ? SessionKey(id.value(), c.login.digest, s.session_key)
+                                     : id.value();
+}
+
+/// REQUIRES: the request names a session or a transaction.
+Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
+  const GenericArguments& g = s.request.generic;
+  // A session belongs to a user: commands before a login have none.
+  if (c.BeforeLogin()) return Ok();
+  if (g.lsid.missing())
+    return Error{ErrorCode::kInvalidOptions,
+                 g.txn_number ? "Transaction number requires a session ID to also be specified"
+                              : "'autocommit' and 'startTransaction' require a transaction number"};
+  MAYFLY_TRY(std::string_view id, SessionId(c, s));
   char of_user[kSessionKeyBytes];
   if (s.ctx->access != nullptr) id = SessionKey(id, c.login.digest, of_user);
-  if (!c.last_session || c.last_session->id() != id ||
-      c.last_session->ended.load(std::memory_order_relaxed)) {
+  if (!c.last_session || c.last_session->id() != id || c.last_session->ended()) {
     MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now, c.slot().address));
   } else {
     c.last_session->Touch(s.op->now);
-    // It timed out in the same moment.
-    if (c.last_session->ended.load()) [[unlikely]] {
-      MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now, c.slot().address));
-    }
+  }
+  s.session_use = SessionUse(c.last_session);
+  // It ended in the same moment. Now that it is in use it does not end to make room.
+  for (int again = 0; again < 3 && c.last_session->ended(); ++again) {
+    MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now, c.slot().address));
+    s.session_use = SessionUse(c.last_session);
   }
   s.ctx->session = c.last_session.get();
   if (g.txn_number || g.autocommit_given || g.start_transaction) return CheckTransaction(s);
@@ -182,8 +200,9 @@ Result<void> Dispatcher::Decide(Connection& c, RequestState& s) {
   if (server_.shutting_down())
     return Error{ErrorCode::kInterruptedAtShutdown, "interrupted at shutdown"};
   if (AuditLog* audit = server_.audit(); audit != nullptr) {
-    if ((flags & kWrites) && req.db == "admin") [[unlikely]]
-      s.writes_users = UsersWritten(*s.row, req);
+    if ((flags & kWrites) && req.db == "admin") [[unlikely]] {
+      MAYFLY_TRY(s.writes_users, UsersWritten(*s.row, req));
+    }
     if (audit->watches_commands()) [[unlikely]] {
       MAYFLY_TRY(AuditAllowedCommand(*s.ctx, *s.row, req, s.writes_users));
     }
@@ -197,14 +216,18 @@ Result<void> Dispatcher::Decide(Connection& c, RequestState& s) {
 }
 
 bool Dispatcher::DecidesLong(Connection& c, const RequestState& s) const {
-  if (s.row == nullptr || !IsLong(s) || c.BeforeLogin()) return false;
-  return server_.access().enforced() || server_.audit() != nullptr || s.request.generic.api_strict;
+  if (s.row == nullptr || s.header.length <= kShortRequest || c.BeforeLogin()) return false;
+  const AuditLog* const audit = server_.audit();
+  // An insert is decided about by its first field, but the audit log shows its documents, too.
+  if (!IsLong(s)) return audit != nullptr && audit->all_checks();
+  return server_.access().enforced() || audit != nullptr || s.request.generic.api_strict;
 }
 
 /// Under a ParseWork: what is read and made of the request can be interrupted, and is charged.
 Result<void> Dispatcher::DecideNow(Connection& c, RequestState& s) {
   ParseWork work(&*s.op);
-  if (s.user_again) {
+  // Users may have changed while it waited for the worker. One load where they have not.
+  if ((s.row->flags & kNoAuth) == 0) {
     MAYFLY_TRY(c.RefreshLogin(*s.ctx));
   }
   MAYFLY_TRY(CheckCommand(s));
@@ -222,6 +245,7 @@ Awaitable<Result<void>> Dispatcher::DecideOnWorker(Connection& c, RequestState& 
   } catch (...) {
     decided = Unexpected(s);
   }
+  if (!decided) s.request.inner.reset();  // of a large request it takes long
   co_await s.ctx->MoveToIo();
   co_return decided;
 }

@@ -9,6 +9,35 @@ bool Dispatcher::AdmitStranger() {
   return strangers_.Take(server_.clock().MonotonicMicros() / 1'000'000);
 }
 
+int64_t Dispatcher::Took(const RequestState& s) const {
+  return server_.clock().MonotonicMicros() - s.start_micros - s.ctx->waited_micros;
+}
+
+bool Dispatcher::Reports(const RequestState& s, int64_t micros) const {
+  if (s.row == nullptr || (s.row->flags & kNoProfile) != 0) return false;
+  const Profiler& p = server_.profiler();
+  return micros >= MicrosOf(p.slow_ms.load(std::memory_order_relaxed)) || p.active() ||
+         server_.log().Enabled(LogSeverity::kDebug1, LogComponent::kCommand);
+}
+
+bool Dispatcher::LongToRefuse(const RequestState& s, const Result<void>& result) const {
+  return !result && result.error().code == ErrorCode::kUnauthorized && s.row != nullptr &&
+         server_.audit() != nullptr;
+}
+
+bool Dispatcher::LongToEnd(const RequestState& s) const {
+  return s.request.inner != nullptr || Reports(s, Took(s));
+}
+
+void Dispatcher::ReportIfDue(RequestState& s, const Result<void>& result, int64_t micros,
+                             const std::string& out) {
+  if (s.reported || !Reports(s, micros)) [[likely]]
+    return;
+  s.reported = true;
+  Report(s, result ? nullptr : &result.error(), micros,
+         static_cast<int64_t>(out.size() - s.reply_start));
+}
+
 void Dispatcher::Report(RequestState& s, const Error* error, int64_t micros, int64_t reply_bytes) {
   const FinishedOperation f{*s.op,  s.report, s.ctx->client, s.request,
                             micros, error,    reply_bytes,   &server_};

@@ -1,3 +1,6 @@
+#include <atomic>
+#include <memory>
+#include <set>
 #include <thread>
 
 #include "tests/unit/server/server_fixture.h"
@@ -250,6 +253,10 @@ TEST_CASE("Every command is checked alike before it runs", "[server]") {
           {R"({"ping": 1, "readConcern": {"level": "snapshot"}, "$db": "admin"})", 123},
           {R"({"ping": 1, "readConcern": {"level": "x"}, "$db": "admin"})", 2},
           {R"({"ping": 1, "lsid": {"id": 5}, "$db": "admin"})", 14},
+          {R"({"ping": 1, "lsid": {"id": {"$uuid": "3b241101-e2bb-4255-8caf-4136c566a962"}, "id": {"$uuid": "3b241101-e2bb-4255-8caf-4136c566a963"}}, "$db": "admin"})",
+           40413},
+          {R"({"endSessions": [{"id": {"$uuid": "3b241101-e2bb-4255-8caf-4136c566a962"}, "id": {"$uuid": "3b241101-e2bb-4255-8caf-4136c566a963"}}], "$db": "admin"})",
+           40413},
           {R"({"ping": 1, "txnNumber": {"$numberLong": "1"}, "$db": "admin"})", 72},
           {R"({"ping": 1, "txnNumber": {"$numberLong": "1"}, "lsid": {"id": {"$uuid": "3b241101-e2bb-4255-8caf-4136c566a962"}}, "$db": "admin"})",
            20},
@@ -295,6 +302,62 @@ TEST_CASE("A long command holds no io thread, shows in currentOp and can be kill
     CHECK(IsOk(c.Command(R"({"killOp": 1, "op": )" + std::to_string(id) + R"(, "$db": "admin"})")));
     CHECK(Code(busy.Reply()) == 11601);
   }
+}
+
+namespace {
+
+std::atomic<int> secrets_running{0};
+
+/// testSecret: shows its name only, and runs on a worker until it is interrupted.
+Result<void> RunSecret(CommandContext& ctx, const CommandRequest&, BsonBuilder&) {
+  ++secrets_running;
+  while (true) {
+    MAYFLY_TRY(ctx.op.CheckInterruptNow());
+    std::this_thread::yield();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("What is shown of a command stays the same from before it is decided about", "[server]") {
+  TestServer server([](ServerConfig&) {}, true);
+  ServerContext& context = server.context();
+  context.commands().Add(
+      {.name = "testSecret", .flags = kWorker | kSecret | kApiV1, .help = "", .run = &RunSecret});
+  server.server().Start();
+  RawClient c(server.port());
+  CHECK(IsOk(c.Command(kPing)));
+  std::set<const void*> shown;
+  std::set<std::string> sessions;
+  const auto look = [&] {
+    context.operations().ForEach([&](const ClientSlot::View& v) {
+      if (v.command_name != "testSecret") return;
+      shown.insert(v.command.data());
+      sessions.emplace(v.session);
+    });
+    return !shown.empty();
+  };
+  // A large request that is to be decided about waits for a worker, and these are held.
+  const auto held = std::make_shared<std::atomic<bool>>(true);
+  for (unsigned i = 0; i < context.workers().threads(); ++i)
+    context.workers().Post([held] {
+      while (*held) std::this_thread::yield();
+    });
+  c.Send(RawClient::Message(
+      R"({"testSecret": 1, "apiVersion": "1", "apiStrict": true, "comment": ")" +
+      std::string(5000, 'x') +
+      R"(", "lsid": {"id": {"$uuid": "3b241101-e2bb-4255-8caf-4136c566a962"}}, "$db": "admin"})"));
+  Eventually(look);
+  *held = false;
+  Eventually([&] { return look() && secrets_running == 1; });
+  look();
+  // Others read it meanwhile: nothing of it was made again, which freed the first.
+  CHECK(shown.size() == 1);
+  // Its session ends it at any time.
+  REQUIRE(sessions.size() == 1);
+  CHECK(sessions.begin()->size() == 16);
+  CHECK(context.operations().KillSession(*sessions.begin()) == 1);
+  CHECK(Code(c.Reply()) == 11601);
 }
 
 TEST_CASE("An operation whose client has gone is ended", "[server]") {

@@ -145,6 +145,25 @@ TEST_CASE("A large reply is compressed, and gets its checksum, on a worker", "[s
   CHECK(watch.seen() == 0);
 }
 
+TEST_CASE("A large request is in the log once, and written down by a worker", "[server]") {
+  TestServer server;
+  server.context().profiler().slow_ms = 0;
+  RawClient c(server.port());
+  // What the log shows of a large one takes long to find.
+  for (const auto& [name, bytes] : {std::pair("short", 10), std::pair("large", 6000)}) {
+    CAPTURE(name);
+    const std::string comment = std::string(name) + "-" + std::string(bytes, 'x');
+    CHECK(IsOk(c.Command(R"({"buildInfo": 1, "comment": ")" + comment + R"(", "$db": "admin"})")));
+    CHECK(Code(c.Command(R"({"buildInfo": 1, "nonsense": 1, "comment": ")" + comment +
+                         R"(", "$db": "admin"})")) == 40415);
+    const std::string lines = LogText(server);
+    size_t found = 0;
+    for (size_t at = 0; (at = lines.find(std::string(name) + "-x", at)) != lines.npos; ++at)
+      ++found;
+    CHECK(found == 2);
+  }
+}
+
 TEST_CASE("What was not configured is not unpacked", "[server]") {
   std::string m = RawClient::Message(R"({"ping": 1, "comment": ")" + std::string(2000, 'x') +
                                      R"(", "$db": "admin"})");
