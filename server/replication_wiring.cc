@@ -74,9 +74,6 @@ static void OpenTransactions(ServerContext& server) {
     server.cursors().KillSession(id);
     TransactionsOf(server)->Forget(id);
   });
-  server.sessions().set_in_use([&server](std::string_view id) {
-    return server.cursors().HasOfSession(id) || TransactionsOf(server)->IsOpen(id);
-  });
   TransactionsOf(server)->OnMade([&server](const Operation& op) -> Transactions::MadeTeller {
     std::function<void(const CollectionInfo&)> audit = AuditMade(server, op);
     if (!audit) return {};

@@ -27,6 +27,7 @@ from bson import Binary, Int64, ObjectId, json_util
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import OperationFailure, PyMongoError
 
+from bulk_write_cursor import of_bulk_write
 from fault_test import ROOT, Checks, log_in, run_parts, start, stop, until, wait_for
 
 check = Checks(quiet=True)
@@ -658,6 +659,8 @@ def cursors():
             server.root.shop.command({"updateUser": "u", "roles": ["read"]})
             check([more(c) for c in opened] == [43, 43], "they are gone for good")
         client.close()
+        for beside in (True, False):
+            of_bulk_write(server, f"b{int(beside)}", beside, check, log_in, PASSWORD)
 
 
 def waiting():

@@ -7,7 +7,7 @@ by the clock.
 MAYFLY_LARGE_ONLY: names of commands, to run these only.
 """
 
-import glob, os, re, struct, tempfile, threading
+import glob, os, re, struct, tempfile, threading, uuid
 from functools import partial
 
 import bson
@@ -108,6 +108,21 @@ def commands():
         return [("explain", (b"\3", document(inner))), ("$db", plain("shop"))]
 
     more("explain of many stages", explained)
+    # Names that are equal but for their last letter but one, which somebody may compare each with each.
+    for count, length in ((62, 230_000), (900, 16_000)):
+
+        def long_names(count=count, length=length):
+            names = [f"{'n' * length}{n:04d}n"[-length:] for n in range(count)]
+            return [("find", plain("c")), *((name, plain(1)) for name in names), ("$db", plain("shop"))]
+
+        more(f"find with {count} long names", long_names)
+
+    def many_fields():
+        many = document([(f"f{n}", plain(1)) for n in range(BYTES // 14)])
+        one = ("documents", (b"\4", document([("0", (b"\3", many))])))
+        return [("insert", plain("c")), one, ("$db", plain("shop"))]
+
+    more("insert of many fields", many_fields)
     return {name: of for name, of in large.items() if ONLY in name}
 
 
@@ -122,9 +137,12 @@ def send(client, body):
 class Server:
     """With access control, the audit log, and the users root and plain (without a role)."""
 
+    def __init__(self, *options):
+        self.options = options
+
     def __enter__(self):
         self.folder = tempfile.TemporaryDirectory()
-        self.proc, first = start(self.folder.name + "/data", "--auth")
+        self.proc, first = start(self.folder.name + "/data", "--auth", *self.options)
         made = first.command("admin", {"createUser": "root", "pwd": PASSWORD, "roles": ["root"]})
         check(made["ok"] == 1, f"the first user: {made}")
         self.root = log_in(self.proc.port, "root", PASSWORD)
@@ -163,6 +181,14 @@ class Server:
         reply = send(client, body)
         return self.io_ms() - before, reply
 
+    def least(self, client, body, ms, base):
+        """One that is over the bound must be so every time: the machine has other things to do."""
+        for _ in range(5):
+            if ms <= base + MOST_MS:  # clock: of the processor
+                break
+            ms = min(ms, self.took(client, body)[0])
+        return ms
+
     def memory(self, what):
         with open(f"/proc/{self.proc.pid}/status") as f:
             return next(int(line.split()[1]) // 1024 for line in f if line.startswith(what))
@@ -181,16 +207,34 @@ def kinds():
                 before = server.memory("VmRSS")
                 ms, reply = server.took(client, body)
                 grown = server.memory("VmHWM") - before
-                # One that is over the bound must be so every time: the machine has other things to do.
-                for _ in range(3):
-                    if ms > base + MOST_MS:  # clock: of the processor
-                        ms = min(ms, server.took(client, body)[0])
+                ms = server.least(client, body, ms, base)
                 shown = f"{ms:.1f} ms, {grown} MB, {reply.get('code', 'ok')}"
                 print(f"{who}, {name}: {shown}", flush=True)
-                holds = ms > base + MOST_MS  # clock: of the processor
-                check(not holds, f"{who}, {name} holds a thread of connections: {shown}")
+                held = ms > base + MOST_MS  # clock: of the processor
+                check(not held, f"{who}, {name} holds a thread of connections: {shown}")
                 check(grown <= MOST_MB, f"{who}, {name} takes {grown} MB")
             check(client.command("admin", {"ping": 1})["ok"] == 1, f"the connection of {who} goes on")
+
+
+def shown():
+    """The audit log, the profile and the log show a part of each request, which takes as long to find as the request is
+    large: on none of the threads that serve connections, whether it is allowed or refused."""
+    with Server("--setParameter", "auditAuthorizationSuccess=true") as server:
+        for db in ("shop", "admin"):
+            server.root.command(db, {"profile": 2})
+        ping = document([("ping", plain(1)), ("comment", array("x")), ("$db", plain("admin"))])
+        for client, who in ((server.root, "root"), (server.plain, "plain")):
+            base = min(server.took(client, ping)[0] for _ in range(5))
+            for name, make in commands().items():
+                if not name.startswith(("insert", "update", "aggregate", "applyOps", "explain", "usersInfo", "find")):
+                    continue
+                body = make()
+                ms, reply = server.took(client, body)
+                ms = server.least(client, body, ms, base)
+                shown = f"{ms:.1f} ms, {reply.get('code', 'ok')}"
+                print(f"{who}, {name}: {shown}", flush=True)
+                held = ms > base + MOST_MS  # clock: of the processor
+                check(not held, f"{who}, {name} holds a thread of connections: {shown}")
 
 
 def together():
@@ -250,6 +294,22 @@ def interrupted():
         check(until(kill, 60), "it ends")
         asks.join()
         check(replies[0].get("code") in (11601, 2), f"killed, or refused for its length: {replies}")
+        # By its session as well, which is known before it is decided about.
+        session = {"id": bson.Binary(uuid.uuid4().bytes, 4)}
+        body = document([("rolesInfo", array("r899")), ("lsid", plain(session)), ("$db", plain("shop"))])
+        other = log_in(server.proc.port, "many", PASSWORD, "shop")
+        replies.clear()
+        asks = threading.Thread(target=lambda: replies.append(send(client, body)))
+        asks.start()
+
+        def kill_session():
+            killed = other.command("admin", {"killSessions": [session]})
+            check(killed["ok"] == 1, f"killSessions: {killed}")
+            return bool(replies)
+
+        check(until(kill_session, 60), "it ends")
+        asks.join()
+        check(replies[0].get("code") == 11601, f"killed by its session: {replies}")
 
 
-run_parts("large_requests", (kinds, together, interrupted), check)
+run_parts("large_requests", (kinds, shown, together, interrupted), check)

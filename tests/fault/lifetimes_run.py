@@ -242,7 +242,9 @@ def parked():
 
 
 def held_snapshots(server):
-    return ok(server.root, "admin", {"serverStatus": 1})["snapshots"]["held"]
+    """Without those that the server keeps for further reads at the same point in time."""
+    snapshots = ok(server.root, "admin", {"serverStatus": 1})["snapshots"]
+    return snapshots["held"] - snapshots["snapshotReads"]["points"]
 
 
 def park(server, reader, other, what, db, command, expected, how, size, session, pins):
