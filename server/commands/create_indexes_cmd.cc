@@ -108,6 +108,15 @@ Result<IndexInfo> ParseOneSpec(CommandContext& ctx, const CollectionInfo* series
 /// Names of collections that have no indexes of users, also where they do not exist.
 Result<void> CheckMayBeIndexed(const CommandContext& ctx, std::string_view db,
                                std::string_view collection) {
+  if (collection.starts_with(kBucketsPrefix)) {
+    MAYFLY_TRY(ValidateNamespace(db, collection));
+    // An index makes no buckets. NamespaceNotFound is also what the replay of an oplog passes over.
+    if (ctx.data.storage().catalog().Find(db, collection) == nullptr)
+      return Error{ErrorCode::kNamespaceNotFound,
+                   "ns does not exist: " + JoinNamespace(db, collection) +
+                       ": create the time-series collection first"};
+    return Ok();
+  }
   MAYFLY_TRY(ValidateNewNamespace(db, collection));
   if (db == "config" && collection == "transactions")
     return Error{ErrorCode::kIllegalOperation,

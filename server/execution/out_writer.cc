@@ -77,7 +77,7 @@ Result<CollectionInfoPtr> OutWriter::Create(Operation& op, const CollectionInfo*
 Result<CollectionInfoPtr> OutWriter::CreateSeries(Operation& op, const CollectionInfo* old,
                                                   std::optional<BsonView> given) {
   // What it is called in the end has to be possible before it is filled.
-  MAYFLY_TRY(ValidateNewNamespace(db_, BucketsName(target_)));
+  MAYFLY_TRY(ValidateNamespace(db_, BucketsName(target_)));
   CollectionInfo temporary;
   temporary.db = db_;
   temporary.temporary = true;

@@ -137,6 +137,9 @@ Result<void> WriteCommand::Open() {
   if (collection_uuid_ && (!coll_ || coll_->uuid != *collection_uuid_)) [[unlikely]]
     return UuidMismatch();
   series_ = nullptr;
+  // Buckets that went with their time series: a delete finds nothing, and nothing makes them.
+  if (!coll_ && collection_.starts_with(kBucketsPrefix)) [[unlikely]]
+    return ValidateNamespace(db_, collection_);
   if (!coll_) return ValidateNewNamespace(db_, collection_);
   if (coll_->is_series()) [[unlikely]]
     return OpenSeries();

@@ -11,9 +11,7 @@ Error Invalid(std::string message) { return {ErrorCode::kInvalidNamespace, std::
 
 bool IsKnownSystemCollection(std::string_view db, std::string_view c) {
   // Once, every database had its own users, and clients still delete them.
-  if (c == kProfileCollection || c == "system.js" || c == "system.users" ||
-      c.starts_with(kBucketsPrefix))
-    return true;
+  if (c == kProfileCollection || c == "system.js" || c == "system.users") return true;
   if (db == "admin")
     return c == "system.roles" || c == "system.version" || c == "system.keys" ||
            c == "system.backup_users" || c == "system.new_users";
@@ -83,6 +81,11 @@ Result<void> ValidateNamespace(std::string_view db, std::string_view c) {
 
 Result<void> ValidateNewNamespace(std::string_view db, std::string_view c) {
   MAYFLY_TRY(ValidateNamespace(db, c));
+  if (c.starts_with(kBucketsPrefix))
+    return Invalid("Invalid system namespace: " + JoinNamespace(db, c) +
+                   " (it is for the buckets of a time series: create '" +
+                   std::string(c.substr(kBucketsPrefix.size())) +
+                   "' with the option 'timeseries', and it is made too)");
   if (c.starts_with("system.") && !IsKnownSystemCollection(db, c))
     return Invalid("Invalid system namespace: " + JoinNamespace(db, c));
   return Ok();

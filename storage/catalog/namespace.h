@@ -29,7 +29,9 @@ Result<void> ValidateDatabaseName(std::string_view db);
 bool IsCollectionName(std::string_view collection);
 /// Database and collection name of anything a client may read or write.
 Result<void> ValidateNamespace(std::string_view db, std::string_view collection);
-/// Also: may a client create (or rename to) it? Of system.* only what the server knows.
+/// Also: may a client create (or rename to) it? Of system.* only what the server knows, and never
+/// the buckets of a time series, which are made with it: an ordinary collection in their place
+/// would block that name, and one renamed onto them would take the points from their time series.
 Result<void> ValidateNewNamespace(std::string_view db, std::string_view collection);
 
 }  // namespace mayfly

@@ -72,7 +72,7 @@ Result<CollectionInfoPtr> CatalogImpl::CreateSeries(Operation& op, CollectionInf
   of_buckets.options = std::exchange(series.options, {});
   series.expire_after_seconds.reset();
   series.view_on = of_buckets.name;
-  MAYFLY_TRY(ValidateNewNamespace(of_buckets.db, of_buckets.name));
+  MAYFLY_TRY(ValidateNamespace(of_buckets.db, of_buckets.name));
   MAYFLY_TRY(const NameClaims::ClaimPtr claim,
              names_.Take(op, storage_.impl().closing, series.db, series.name));
   MAYFLY_TRY(const NameClaims::ClaimPtr claim_of_buckets,
@@ -150,7 +150,7 @@ Result<void> CatalogImpl::PutSeries(Operation& op, const CollectionInfo& by,
                                     std::string_view name) {
   const std::string of_buckets = BucketsName(name);
   MAYFLY_TRY(ValidateNewNamespace(by.db, name));
-  MAYFLY_TRY(ValidateNewNamespace(by.db, of_buckets));
+  MAYFLY_TRY(ValidateNamespace(by.db, of_buckets));
   for (;;) {
     MAYFLY_TRY(op.CheckInterrupt());
     const CollectionInfoPtr target = Find(by.db, name), target_buckets = Find(by.db, of_buckets);

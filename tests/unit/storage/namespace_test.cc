@@ -37,6 +37,8 @@ TEST_CASE("Names that MongoDB refuses are refused with InvalidNamespace", "[name
       {"db", "system.users", true, true},
       {"admin", "system.users", true, true},
       {"db", "systemx", true, true},
+      {"db", "system.buckets.w", true, false},
+      {"db", "system.buckets", true, false},
   };
   for (const Case& c : cases) {
     CAPTURE(c.db, c.collection);

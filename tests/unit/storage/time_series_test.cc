@@ -77,12 +77,29 @@ TEST_CASE("A time series and its buckets come and go together, and are there aft
 
 TEST_CASE("A name that is taken leaves no half of a time series", "[timeseries]") {
   CatalogStore s;
-  s.Make("system.buckets.w");
-  CHECK(MakeSeries(s).error().code == ErrorCode::kNamespaceExists);
-  CHECK(s.Coll("w") == nullptr);
   s.Make("x");
   CHECK(MakeSeries(s, "x").error().code == ErrorCode::kNamespaceExists);
   CHECK(s.Coll("system.buckets.x") == nullptr);
+}
+
+TEST_CASE("No ordinary collection takes the name of a time series' buckets", "[timeseries]") {
+  CatalogStore s;
+  REQUIRE(MakeSeries(s));
+  s.Make("o");
+  Catalog& catalog = s.catalog();
+  for (const char* name : {"system.buckets.w", "system.buckets.free"}) {
+    CAPTURE(name);
+    for (const bool drop_target : {false, true})
+      CHECK(catalog.Rename(*s.op, *s.Coll("o"), "db", name, drop_target).error().code ==
+            ErrorCode::kInvalidNamespace);
+    CHECK(catalog.Rename(*s.op, *s.Coll("o"), "other", name, true).error().code ==
+          ErrorCode::kInvalidNamespace);
+  }
+  CHECK(catalog.GetOrCreate(*s.op, "db", "system.buckets.free").error().code ==
+        ErrorCode::kInvalidNamespace);
+  CHECK(s.Coll("system.buckets.w")->is_buckets());
+  CHECK(s.Coll("o") != nullptr);
+  CHECK(MakeSeries(s, "free"));
 }
 
 TEST_CASE("What a time series is changed to is there after a start", "[timeseries]") {
