@@ -427,6 +427,14 @@ Result<void> CheckSeriesChange(const CollectionInfo& series, const CollectionInf
       return InvalidOptions(
           "index.expireAfterSeconds is not for time-series collections: give expireAfterSeconds "
           "of the collection, or drop the TTL index and create it anew");
+    // As createIndexes: an entry is of a bucket, so two inserts with equal bounds would conflict.
+    for (const char* option : {"unique", "prepareUnique"})
+      if (const BsonValue v = (*a.index)[option];
+          (v.Is(BsonType::kBool) || v.IsNumber()) && v.Truthy())
+        return InvalidOptions(std::string("index.") + option +
+                              " is not for time-series collections: unique indexes are not "
+                              "supported on " +
+                              series.ns);
     if (const BsonValue key = (*a.index)["keyPattern"]; key.IsDocument()) {
       MAYFLY_TRY(const BsonDocument moved, BucketIndexKey(*buckets.series, key.Document()));
       *index = BuildBson([&](BsonBuilder& b) {
