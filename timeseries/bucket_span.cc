@@ -51,6 +51,20 @@ Result<SeriesSpan> CustomSpan(const SpanOptions& options) {
   return SeriesSpan{span, ""};
 }
 
+/// That `next`, which `asked` comes to, is not smaller than `now` in either number; the message
+/// names the one that is.
+Result<void> CheckGrows(const BucketSpan& now, const BucketSpan& next, const std::string& asked) {
+  const auto smaller = [&](std::string_view option, int32_t is, int32_t would_be) {
+    return Invalid(asked + ": " + std::string(option) + " cannot become smaller than " +
+                   std::to_string(is) + ", and would be " + std::to_string(would_be));
+  };
+  if (next.max_span_seconds < now.max_span_seconds)
+    return smaller("bucketMaxSpanSeconds", now.max_span_seconds, next.max_span_seconds);
+  if (next.rounding_seconds < now.rounding_seconds)
+    return smaller("bucketRoundingSeconds", now.rounding_seconds, next.rounding_seconds);
+  return Ok();
+}
+
 }  // namespace
 
 Result<BucketSpan> SpanOfGranularity(std::string_view granularity) {
@@ -71,20 +85,13 @@ Result<SeriesSpan> SpanForCreate(const SpanOptions& options) {
 Result<SeriesSpan> SpanForChange(const SeriesSpan& now, const SpanOptions& options) {
   if (options.max_span_seconds || options.rounding_seconds) {
     MAYFLY_TRY(SeriesSpan next, CustomSpan(options));
-    if (next.span.max_span_seconds < now.span.max_span_seconds ||
-        next.span.rounding_seconds < now.span.rounding_seconds)
-      return Invalid("timeseries.bucketMaxSpanSeconds cannot become smaller than " +
-                     std::to_string(now.span.max_span_seconds));
+    MAYFLY_TRY(CheckGrows(now.span, next.span, "collMod of timeseries"));
     return next;
   }
   if (!options.granularity) return now;
   MAYFLY_TRY(const BucketSpan span, SpanOfGranularity(*options.granularity));
   if (now.granularity.empty()) {
-    if (span.max_span_seconds < now.span.max_span_seconds ||
-        span.rounding_seconds < now.span.rounding_seconds)
-      return Invalid("timeseries.granularity '" + *options.granularity +
-                     "' has a smaller span than the collection: bucketMaxSpanSeconds is " +
-                     std::to_string(now.span.max_span_seconds));
+    MAYFLY_TRY(CheckGrows(now.span, span, "timeseries.granularity '" + *options.granularity + "'"));
     return SeriesSpan{span, *options.granularity};
   }
   const int from = LevelOf(now.granularity), to = LevelOf(*options.granularity);

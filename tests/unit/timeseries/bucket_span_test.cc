@@ -53,6 +53,18 @@ TEST_CASE("Spans only grow", "[bucket]") {
   CHECK(SpanForChange(SpanForCreate(Seconds(60, 60)).value(), {"seconds", {}, {}}).has_value());
 }
 
+TEST_CASE("A span that would shrink is named by what shrinks of it", "[bucket]") {
+  // "hours" spans 30 days, but rounds to one.
+  const SeriesSpan custom = SpanForCreate(Seconds(200'000, 200'000)).value();
+  const auto text = [&](const SpanOptions& to) { return SpanForChange(custom, to).error().message; };
+  CHECK(text({"hours", {}, {}}).find("bucketRoundingSeconds cannot become smaller than 200000") !=
+        std::string::npos);
+  CHECK(text({"seconds", {}, {}}).find("bucketMaxSpanSeconds cannot become smaller than 200000") !=
+        std::string::npos);
+  CHECK(text(Seconds(100, 100)).find("bucketMaxSpanSeconds cannot become smaller than 200000") !=
+        std::string::npos);
+}
+
 TEST_CASE("Names of the fields of time series", "[bucket]") {
   const auto code = [](const char* time, std::string meta) {
     auto r = CheckSeriesFields(time, &meta);
