@@ -12,6 +12,25 @@ namespace {
 
 Error NoBucketIndex(std::string why) { return {ErrorCode::kCannotCreateIndex, std::move(why)}; }
 
+/// Whether a filter that only names the field `meta` asks for anything of it: an empty one is met
+/// by all points, which expireAfterSeconds of the collection is for. `$or` does if all of its parts
+/// do, `$and` if one does. As deep as a request may nest.
+bool AsksForMeta(BsonView filter) {
+  for (const BsonElement& e : filter) {
+    if (e.name == "$comment") continue;
+    if (!e.name.starts_with('$')) return true;
+    if (!e.value.IsArray() || e.value.Document().empty()) continue;
+    bool all = true, any = false;
+    for (const BsonElement& part : e.value.Document()) {
+      const bool asks = part.value.IsDocument() && AsksForMeta(part.value.Document());
+      all = all && asks;
+      any = any || asks;
+    }
+    if (e.name == "$and" ? any : all) return true;
+  }
+  return false;
+}
+
 /// The rule for a TTL index of a time series: it shortens the life of what its filter finds.
 Result<void> CheckSeriesTtlIndex(const SeriesOptions& series, BsonView spec) {
   const BsonView key = spec["key"].Document();
@@ -19,7 +38,8 @@ Result<void> CheckSeriesTtlIndex(const SeriesOptions& series, BsonView spec) {
     return Error{ErrorCode::kInvalidOptions,
                  "TTL indexes of a time-series collection are on its timeField '" +
                      series.time_field + "' alone"};
-  if (series.meta_field.empty() || !spec["partialFilterExpression"].IsDocument())
+  const BsonValue filter = spec["partialFilterExpression"];
+  if (series.meta_field.empty() || !filter.IsDocument() || !AsksForMeta(filter.Document()))
     return Error{ErrorCode::kInvalidOptions,
                  "TTL indexes of a time-series collection need a partialFilterExpression on its "
                  "metaField: for all points set expireAfterSeconds of the collection"};
@@ -210,8 +230,15 @@ Result<void> CheckBucketIndexSpec(const SeriesOptions& series, BsonView spec) {
   if (!spec.Has("expireAfterSeconds")) return Ok();
   const BsonValue key = spec["key"], filter = spec["partialFilterExpression"];
   const std::string time = "control.min." + series.time_field;
+  const auto on_meta = [&] {
+    std::string bytes;
+    BsonBuilder ignored(bytes);
+    return !series.meta_field.empty() && filter.IsDocument() &&
+           AppendMovedFilter("meta", "meta", filter.Document(), ignored) &&
+           AsksForMeta(filter.Document());
+  };
   if (!key.IsDocument() || key.Document().Count() != 1 || key.Document().First().name != time ||
-      !filter.IsDocument())
+      !on_meta())
     return Error{ErrorCode::kInvalidOptions,
                  "TTL indexes of the buckets of a time series are on '" + time +
                      "' alone, with a partialFilterExpression on 'meta': create them on the "
