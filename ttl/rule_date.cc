@@ -63,8 +63,9 @@ NeverExpires ReasonAt(BsonView doc, std::string_view path) {
 
 std::string_view NeverExpiresName(NeverExpires why) {
   static constexpr std::string_view kNames[] = {
-      "no",       "missing", "null",       "string",           "number", "bool",        "timestamp",
-      "objectId", "object",  "emptyArray", "arrayWithoutDate", "other",  "beforeEpoch", "filtered"};
+      "no",          "missing",  "null",     "string",     "number",           "bool",
+      "timestamp",   "objectId", "object",   "emptyArray", "arrayWithoutDate", "other",
+      "beforeEpoch", "filtered", "suspended"};
   static_assert(std::size(kNames) == static_cast<size_t>(NeverExpires::kCount));
   return kNames[static_cast<size_t>(why)];
 }
@@ -91,7 +92,10 @@ std::optional<int64_t> DateByRule(const TtlRule& rule, BsonView doc,
     *why = NeverExpires::kMissing;
     return {};
   }
+  const bool suspended = rule.coll->ExpirySuspended();
+  if (suspended) *why = NeverExpires::kSuspended;
   if (!rule.index) {
+    if (suspended) return {};
     BsonValue id = doc["_id"];
     int64_t date;
     if (DateOfRecord(rule.coll->record_dates(), id, &date)) return date;
@@ -104,6 +108,7 @@ std::optional<int64_t> DateByRule(const TtlRule& rule, BsonView doc,
     *why = NeverExpires::kFiltered;
     return {};
   }
+  if (suspended) return {};
   if (field.path.find('.') == std::string::npos) {
     BsonValue v = doc.Find(field.path);
     if (v.IsDate()) return v.Date().millis;

@@ -27,6 +27,7 @@ enum class NeverExpires : uint8_t {
   kOtherType,
   kBeforeEpoch,  ///< clustered collections: EXPIRY rule R6
   kFiltered,     ///< outside the partial index
+  kSuspended,    ///< a time series in which a date suspends all expiry
   kCount
 };
 /// "missing", "string", "emptyArray", …
@@ -34,8 +35,9 @@ std::string_view NeverExpiresName(NeverExpires why);
 
 /// The date that the rule counts from: the earliest one of an array (EXPIRY rules R4 to R6).
 /// `header_deadline`: the document's own, from the record's header. Nothing, with the reason in
-/// `*why`, when there is none. `why` may be null. Its filter checks the
-/// operation of FilteringFor, and counts as not matching if that must stop.
+/// `*why`, when there is none, or while the rule is suspended: the lower bound of a bucket before
+/// 1970 or after 2106 is no date that its `_id` could tell. `why` may be null. Its filter checks
+/// the operation of FilteringFor, and counts as not matching if that must stop.
 /// Threads: any.
 std::optional<int64_t> DateByRule(const TtlRule& rule, BsonView doc,
                                   std::optional<Instant> header_deadline, NeverExpires* why);

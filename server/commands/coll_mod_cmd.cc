@@ -481,6 +481,13 @@ Result<bool> HasSuspendingPoint(CommandContext& ctx, const CollectionInfoPtr& bu
   return state == PlanExecutor::State::kAdvanced;
 }
 
+/// The buckets as they would be with these options.
+CollectionInfoPtr WithSeries(const CollectionInfo& buckets, const SeriesOptions& options) {
+  auto changed = std::make_shared<CollectionInfo>(buckets);
+  changed->series = std::make_shared<const SeriesOptions>(options);
+  return changed;
+}
+
 /// `expireAfterSeconds` of a clustered collection; nothing for "off", or when it is not given.
 Result<std::optional<int64_t>> ReadClusteredSeconds(const CollectionInfo& coll, BsonValue expire,
                                                     Instant now) {
@@ -623,7 +630,7 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
     MAYFLY_TRY(CheckSeriesChange(*coll, *buckets, a, &index_of_buckets, &series.emplace()));
     coll = buckets;
     name = buckets->name;
-    if (series->suspended && !a.expire.missing() && !a.dry_run) {
+    if (series->suspended && !a.expire.missing()) {
       MAYFLY_TRY(series->suspended, HasSuspendingPoint(ctx, buckets));
     }
   } else if (a.series) {
@@ -666,8 +673,10 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
   RuleGuard guard(ctx);
   if (!a.expire.missing()) {
     const int64_t span = to.series ? to.series->max_span_seconds : 0;
-    const TtlRule rule{TtlRule::Kind::kClustered, coll, nullptr, to.seconds.value_or(0) + span};
+    TtlRule rule{TtlRule::Kind::kClustered, coll, nullptr, to.seconds.value_or(0) + span};
     if (a.dry_run) {
+      // A change of the rule ends a suspension once the points that caused it are gone.
+      if (to.series) rule.coll = WithSeries(*coll, *to.series);
       if (to.seconds) return DryRun(ctx, rule, reply);
       AppendDryRun(RuleCensus(), reply);  // "off": nothing expires
       return Ok();

@@ -1,15 +1,22 @@
+#include "query/expression/parse_work.h"
+#include "query/pipeline/bucket_filter.h"
+#include "query/pipeline/bucket_test.h"
 #include "query/plan/executor.h"
 #include "security/user_cache.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/expiry_services.h"
 #include "server/execution/existing_collection.h"
 #include "server/execution/link_facts.h"
+#include "server/execution/point_groups.h"
+#include "server/execution/series_definition.h"
 #include "server/execution/ttl_status.h"
 #include "server/privileges/privileges.h"
 #include "storage/catalog/index_keys.h"
 #include "storage/catalog/namespace.h"
+#include "storage/read/visibility.h"
 #include "storage/storage.h"
 #include "storage/write/archive.h"
+#include "timeseries/bucket_control.h"
 
 namespace mayfly {
 namespace {
@@ -31,6 +38,8 @@ Result<void> RunCheck(CommandContext& ctx, const CommandRequest& req, BsonBuilde
     for (size_t i = 1; i < c.never.size(); ++i)
       if (c.never[i] > 0) never.Append(NeverExpiresName(static_cast<NeverExpires>(i)), c.never[i]);
   }
+  if (c.never[static_cast<size_t>(NeverExpires::kSuspended)] > 0)
+    reply.Append("suspended", kExpirySuspended);
   if (const std::optional<ArchiveTarget> target = ArchiveTargetOf(*coll)) {
     // Shown even if all is well: the rule continues if its creator loses the right to write there.
     BsonBuilder archive = reply.OpenDocument("archive");
@@ -54,27 +63,94 @@ Result<void> RunCheck(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   return Ok();
 }
 
+/// Whether a point of the bucket matches that is not hidden (HiddenPoints).
+Result<bool> HasPoint(CommandContext& ctx, BsonView bucket, const SeriesFields& fields,
+                      const MatchExpression& match, std::optional<Instant> hidden,
+                      EvalContext& eval) {
+  MAYFLY_TRY(const BucketVerdict verdict, TestBucket(match, bucket, fields, &eval));
+  if (verdict == BucketVerdict::kNone) return false;
+  BucketPoints points;
+  MAYFLY_TRY(points.Open(bucket, fields));
+  for (;;) {
+    MAYFLY_TRY(ctx.op.CheckInterrupt());
+    MAYFLY_TRY(const std::optional<BsonView> point, points.Next());
+    if (!point) return false;
+    const BsonValue time = (*point)[fields.time];
+    if (hidden && time.IsDate() && time.Date() <= *hidden) continue;
+    eval.root = *point;
+    MAYFLY_TRY(const bool matches, match.Matches(eval.root, &eval));
+    if (matches) return true;
+  }
+}
+
+/// The key of the first bucket with a point that matches `q`; nothing if there is none.
+Result<std::optional<std::string>> FindBucket(CommandContext& ctx, const CollectionInfoPtr& buckets,
+                                              BsonView q, bool include_expired) {
+  const SeriesFields fields = FieldsOf(*buckets->series);
+  EvalContext eval;
+  eval.now = ctx.op.now;
+  eval.cluster_time = ctx.op.cluster_time;
+  eval.op = &ctx.op;
+  VariableScope scope;
+  ParseWork work(&ctx.op);
+  MAYFLY_TRY(const MatchPtr match, ParseMatch(q, {.scope = &scope}));
+  eval.variables.resize(static_cast<size_t>(scope.slots()));
+  const std::optional<BucketFilter> moved =
+      FilterOfBuckets(q, {fields, buckets->series->max_span_seconds, buckets->series->suspended});
+  HiddenPoints hidden;
+  if (!include_expired)
+    hidden = HiddenPointsOf(ctx.data.storage().expiry_policy(), *buckets, ctx.op.now);
+  QuerySpec spec;
+  spec.coll = buckets;
+  spec.ns = buckets->ns;
+  if (moved) spec.filter = moved->filter;
+  spec.include_expired = include_expired;
+  MAYFLY_TRY(std::unique_ptr<PlanExecutor> found,
+             MakeFindExecutor(ctx.data.storage(), ctx.op, std::move(spec)));
+  for (;;) {
+    MAYFLY_TRY(const PlanExecutor::State state, found->Next());
+    if (state == PlanExecutor::State::kEof) return std::optional<std::string>();
+    const BsonView bucket = found->input_doc();
+    MAYFLY_TRY(const bool there, HasPoint(ctx, bucket, fields, *match, hidden.Of(bucket), eval));
+    if (there) return std::optional<std::string>(found->record_key());
+  }
+}
+
+/// The key of the first document that matches `q`; nothing if there is none.
+Result<std::optional<std::string>> FindDocument(CommandContext& ctx, const CollectionInfoPtr& coll,
+                                                BsonView q, bool include_expired) {
+  QuerySpec spec;
+  spec.coll = coll;
+  spec.filter = q;
+  spec.limit = 1;
+  spec.include_expired = include_expired;
+  MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor,
+             MakeFindExecutor(ctx.data.storage(), ctx.op, spec));
+  MAYFLY_TRY(PlanExecutor::State state, executor->Next());
+  if (state == PlanExecutor::State::kEof) return std::optional<std::string>();
+  return std::optional<std::string>(executor->record_key());
+}
+
 Result<void> RunTtlExplain(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   const std::string_view collection = in.Collection();
   const BsonView q = in.Document("q");
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.data, req.db, collection));
-  QuerySpec spec;
-  spec.coll = coll;
-  spec.filter = q;
-  spec.limit = 1;
   // A filter could reveal the content of an expired document bit by bit.
-  spec.include_expired = ctx.access == nullptr ||
-                         ctx.access->privileges.Allows(req.db, collection, {Action::readExpired});
-  MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor,
-             MakeFindExecutor(ctx.data.storage(), ctx.op, spec));
-  MAYFLY_TRY(PlanExecutor::State state, executor->Next());
-  if (state == PlanExecutor::State::kEof)
-    return Error{ErrorCode::kNoMatchingDocument, "no document of " + coll->ns + " matches 'q'"};
+  const bool include_expired =
+      ctx.access == nullptr ||
+      ctx.access->privileges.Allows(req.db, collection, {Action::readExpired});
+  // Of a time series `q` is about points; buckets are what expires.
+  const bool of_points = coll->is_buckets() && coll->name != collection;
+  MAYFLY_TRY(const std::optional<std::string> key,
+             of_points ? FindBucket(ctx, coll, q, include_expired)
+                       : FindDocument(ctx, coll, q, include_expired));
+  if (!key)
+    return Error{ErrorCode::kNoMatchingDocument,
+                 "no document of " + JoinNamespace(req.db, collection) + " matches 'q'"};
   Storage::Record record;
-  const std::string key(executor->record_key());
-  MAYFLY_TRY(bool there, ctx.data.storage().Fetch(*coll, key, &record));
+  MAYFLY_TRY(bool there, ctx.data.storage().Fetch(*coll, *key, &record));
   if (!there) return Error{ErrorCode::kNoMatchingDocument, "the document was removed meanwhile"};
 
   struct Candidate {

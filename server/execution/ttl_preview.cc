@@ -26,15 +26,17 @@ void AppendDryRun(const RuleCensus& c, BsonBuilder& out) {
   };
   date("oldest", c.oldest);
   date("newest", c.newest);
-  int64_t missing = 0, filtered = 0, wrong = 0;
+  int64_t missing = 0, filtered = 0, suspended = 0, wrong = 0;
   for (size_t i = 1; i < c.never.size(); ++i) {
     const auto why = static_cast<NeverExpires>(i);
-    (why == NeverExpires::kMissing    ? missing
-     : why == NeverExpires::kFiltered ? filtered
-                                      : wrong) += c.never[i];
+    (why == NeverExpires::kMissing     ? missing
+     : why == NeverExpires::kFiltered  ? filtered
+     : why == NeverExpires::kSuspended ? suspended
+                                       : wrong) += c.never[i];
   }
   BsonBuilder never = out.OpenDocument("neverExpires");
   never.Append("missing", missing).Append("wrongType", wrong).Append("filtered", filtered);
+  if (suspended > 0) never.Append("suspended", suspended);
 }
 
 Result<void> DryRun(CommandContext& ctx, const TtlRule& rule, BsonBuilder& out) {

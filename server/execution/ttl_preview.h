@@ -10,7 +10,8 @@
 namespace mayfly {
 
 /// dryRun's reply (EXPIRY C.3): wouldExpireNow, wouldExpireNextHour, wouldExpireNextDay,
-/// fractionOfCollection, oldest, newest, neverExpires {missing, wrongType, filtered}.
+/// fractionOfCollection, oldest, newest, neverExpires {missing, wrongType, filtered}, and suspended
+/// where there are such.
 void AppendDryRun(const RuleCensus& c, BsonBuilder& out);
 /// Computes the effect of `rule` and appends it. Changes nothing. Errors: CheckInterrupt's.
 Result<void> DryRun(CommandContext& ctx, const TtlRule& rule, BsonBuilder& out);

@@ -56,7 +56,9 @@ TEST_CASE("Spans only grow", "[bucket]") {
 TEST_CASE("A span that would shrink is named by what shrinks of it", "[bucket]") {
   // "hours" spans 30 days, but rounds to one.
   const SeriesSpan custom = SpanForCreate(Seconds(200'000, 200'000)).value();
-  const auto text = [&](const SpanOptions& to) { return SpanForChange(custom, to).error().message; };
+  const auto text = [&](const SpanOptions& to) {
+    return SpanForChange(custom, to).error().message;
+  };
   CHECK(text({"hours", {}, {}}).find("bucketRoundingSeconds cannot become smaller than 200000") !=
         std::string::npos);
   CHECK(text({"seconds", {}, {}}).find("bucketMaxSpanSeconds cannot become smaller than 200000") !=
