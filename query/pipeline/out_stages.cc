@@ -205,10 +205,8 @@ class MergeStage final : public WriterStage {
   Result<StreamState> GetNext(StreamDocument*) override {
     if (done_) return StreamState::kEof;
     if (!context_->env || !context_->op) return NotAttached();
-    if (spec_.on.size() != 1 || spec_.on[0] != "_id") {
-      MAYFLY_TRY(
-          context_->env->CheckMergeFields(*context_->op, target_.db, target_.collection, spec_.on));
-    }
+    MAYFLY_TRY(
+        context_->env->CheckMergeFields(*context_->op, target_.db, target_.collection, spec_.on));
     while (true) {
       StreamDocument in;
       MAYFLY_TRY(StreamState state, Pull(&in));

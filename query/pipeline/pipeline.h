@@ -117,8 +117,8 @@ class PipelineEnvironment {
   virtual Result<void> CommitOut(Operation& op) = 0;
   virtual void AbandonOut() = 0;
 
-  /// $merge: Ok when a unique index (or `_id`) has exactly these fields, in any order; else
-  /// Location51183.
+  /// $merge, before its first document: Ok when a unique index (or `_id`) has exactly these fields,
+  /// in any order; else Location51183. CommandNotSupportedOnView 166: nothing merges there.
   virtual Result<void> CheckMergeFields(Operation& op, std::string_view db,
                                         std::string_view collection,
                                         std::span<const std::string> on) = 0;

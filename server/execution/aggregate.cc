@@ -269,8 +269,13 @@ class Environment final : public PipelineEnvironment {
 
   Result<void> CheckMergeFields(Operation&, std::string_view db, std::string_view collection,
                                 std::span<const std::string> on) override {
-    if (on.size() == 1 && on[0] == "_id") return Ok();
     CollectionInfoPtr coll = server_.storage().catalog().Find(db, collection);
+    // Also if no document comes.
+    if (coll && coll->is_series())
+      return Error{ErrorCode::kCommandNotSupportedOnView,
+                   "$merge into a time-series collection is not supported: write to an ordinary "
+                   "collection"};
+    if (on.size() == 1 && on[0] == "_id") return Ok();
     if (coll)
       for (const IndexInfoPtr& i : coll->indexes) {
         if (!i->unique || i->state != IndexState::kReady || i->has_partial_filter || i->sparse ||

@@ -116,7 +116,7 @@ class MemoryEnvironment final : public PipelineEnvironment {
   void AbandonOut() override { ++abandoned; }
   Result<void> CheckMergeFields(Operation&, std::string_view, std::string_view,
                                 std::span<const std::string> on) override {
-    if (on.size() == 1 && on[0] == "u") return Ok();
+    if (on.size() == 1 && (on[0] == "u" || on[0] == "_id")) return Ok();
     return LocationError(51183, "Cannot find index to verify that join fields will be unique");
   }
   Result<void> MergeOne(Operation&, std::string_view, std::string_view collection, BsonView query,
