@@ -502,7 +502,8 @@ Result<std::optional<int64_t>> ReadClusteredSeconds(const CollectionInfo& coll, 
                             std::string(expire.String()) + "'");
     return std::optional<int64_t>();
   }
-  MAYFLY_TRY(int64_t n, ParseCollectionExpiry("clustered", expire, now));
+  MAYFLY_TRY(int64_t n,
+             ParseCollectionExpiry(coll.is_buckets() ? "time-series" : "clustered", expire, now));
   return std::optional(n);
 }
 

@@ -19,8 +19,20 @@
 namespace mayfly {
 namespace {
 
-/// The `_id` index of a capped collection is in its list; of others it is the record key.
-int IndexCount(const CollectionInfo& coll) { return coll.ShownIndexes(); }
+/// The `_id` index of a capped collection is in its list; of others it is the record key, which is
+/// no index of a time series.
+int IndexCount(const CollectionInfo& coll) {
+  return coll.is_buckets() ? static_cast<int>(coll.indexes.size()) : coll.ShownIndexes();
+}
+
+/// An error of an index build as one of the time series: a bucket with arrays as the least and
+/// greatest value of a field has two arrays, where a point has one.
+Error AsOfSeries(const CollectionInfo& coll, Error e) {
+  if (!coll.is_buckets() || e.code != ErrorCode::kCannotIndexParallelArrays) return e;
+  return {LocationCode(5930501),
+          "Indexed measurement field contains an array value: points of " + SeriesNamespace(coll) +
+              " have an array in a field of the index; only the metaField may have arrays there"};
+}
 
 /// What createIndexes has done. `note`: instead of the one for no change; empty: none.
 void AppendIndexCounts(BsonBuilder& reply, int before, int after, bool created,
@@ -206,7 +218,8 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
     if (i.expire_after_seconds && !coll->FindIndex(i.name)) new_rules.push_back(i.name);
   RuleGuard guard(ctx);
   MAYFLY_TRY(guard.Begin(*coll, new_rules));
-  MAYFLY_TRY(catalog.CreateIndexes(ctx.op, *coll, std::move(indexes)));
+  if (Result<void> made = catalog.CreateIndexes(ctx.op, *coll, std::move(indexes)); !made)
+    return AsOfSeries(*coll, made.error());
   CollectionInfoPtr now = catalog.Find(req.db, series ? coll->name : std::string(collection));
   for (const std::string& name : new_rules) {
     IndexInfoPtr i = now ? now->FindIndex(name) : nullptr;
@@ -358,14 +371,20 @@ Result<void> RunReIndex(CommandContext& ctx, const CommandRequest& req, BsonBuil
   MAYFLY_TRY(catalog.RebuildIndexes(ctx.op, *coll));
   reply.Append("nIndexesWas", was).Append("nIndexes", was);
   BsonArrayBuilder list = reply.OpenArray("indexes");
-  if (CollectionInfoPtr now = catalog.Find(req.db, collection)) {
-    if (!now->capped()) {
+  if (CollectionInfoPtr now = catalog.Find(req.db, coll->name)) {
+    const bool of_series = now->is_buckets() && now->name != collection;
+    if (!now->capped() && !of_series) {
       auto d = list.OpenDocument();
       AppendIndexSpec(*now, nullptr, d);
     }
     for (const IndexInfoPtr& i : now->indexes) {
       auto d = list.OpenDocument();
-      AppendIndexSpec(*now, i.get(), d);
+      if (of_series) {
+        const IndexInfo shown = SeriesIndex(*now->series, *i);
+        AppendIndexSpec(*now, &shown, d);
+      } else {
+        AppendIndexSpec(*now, i.get(), d);
+      }
     }
   }
   return Ok();

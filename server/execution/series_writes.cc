@@ -166,9 +166,15 @@ Result<std::string> WithMeta(BsonView bucket, BsonValue meta, const SeriesFields
 
 Result<void> WriteCommand::CheckIndexedArrays(BsonView point) const {
   constexpr std::string_view kGreatestOf = "control.max.";
+  // An array in place of the time is no date: PointGroups says so.
+  const auto is_time = [&](std::string_view path) {
+    const std::string_view time = coll_->series->time_field;
+    return path.starts_with(time) && (path.size() == time.size() || path[time.size()] == '.');
+  };
   for (const IndexInfoPtr& index : coll_->indexes)
     for (const IndexField& f : index->fields)
       if (f.path.starts_with(kGreatestOf) &&
+          !is_time(std::string_view(f.path).substr(kGreatestOf.size())) &&
           HasArrayAt(point, std::string_view(f.path).substr(kGreatestOf.size())))
         return Error{LocationCode(5930501), "Indexed measurement field contains an array value: '" +
                                                 f.path.substr(kGreatestOf.size()) + "' of " +

@@ -382,24 +382,24 @@ Result<TtlRule> FindTtlRule(ExpiryServices& server, const CollectionInfoPtr& col
   if (name.empty()) {
     if (rules.size() == 1) return rules[0].rule;
     if (rules.empty())
-      return Error{
-          ErrorCode::kInvalidOptions,
-          "nothing expires in " + coll->ns + ": it has no TTL index and no expiry of its own"};
+      return Error{ErrorCode::kInvalidOptions,
+                   "nothing expires in " + SeriesNamespace(*coll) +
+                       ": it has no TTL index and no expiry of its own"};
     std::string names;
     for (const ListedTtlRule& r : rules)
       names += (names.empty() ? "'" : ", '") + std::string(r.rule.RuleName()) + "'";
     return Error{ErrorCode::kInvalidOptions,
-                 coll->ns + " has several rules: name one with 'index': " + names};
+                 SeriesNamespace(*coll) + " has several rules: name one with 'index': " + names};
   }
   for (const ListedTtlRule& r : rules)
     if (r.rule.RuleName() == name ||
         (r.rule.kind == TtlRule::Kind::kClustered && name == coll->clustered_index_name))
       return r.rule;
   if (coll->FindIndex(name) || name == "_id_")
-    return Error{ErrorCode::kInvalidOptions,
-                 "index '" + std::string(name) + "' of " + coll->ns + " is not a TTL index"};
+    return Error{ErrorCode::kInvalidOptions, "index '" + std::string(name) + "' of " +
+                                                 SeriesNamespace(*coll) + " is not a TTL index"};
   return Error{ErrorCode::kIndexNotFound,
-               "cannot find index " + std::string(name) + " for ns " + coll->ns};
+               "cannot find index " + std::string(name) + " for ns " + SeriesNamespace(*coll)};
 }
 
 Result<TtlTarget> ReadTtlTarget(const CommandRequest& req) {
