@@ -352,13 +352,25 @@ def granted():
         check(code(client.shop, {"find": "c"}) == 0, "with one that was granted")
         insert = {"insert": "c", "documents": [{"_id": ObjectId()}]}
         check(code(client.shop, insert) == UNAUTHORIZED, "which does not write")
-        check(
-            code(client.shop, {"grantRolesToUser": "u", "roles": ["readWrite"]}) == UNAUTHORIZED,
-            "nobody grants himself a role",
-        )
+        own = code(client.shop, {"grantRolesToUser": "u", "roles": ["readWrite"]})
+        check(own == UNAUTHORIZED, "nobody grants himself a role")
         server.root.shop.command({"revokeRolesFromUser": "u", "roles": ["read"]})
         check(code(client.shop, {"find": "c"}) == UNAUTHORIZED, "and after it was revoked")
         client.close()
+        # Built-in roles have these three together or none of them.
+        ops = {
+            "insert": {"insert": 0, "document": {}},
+            "update": {"update": 0, "filter": {}, "updateMods": {"$set": {"a": 1}}},
+            "remove": {"delete": 0, "filter": {"_id": 0}},
+        }
+        for without in ops:
+            has = {"resource": {"db": "shop", "collection": "c"}, "actions": [a for a in ops if a != without]}
+            server.root.shop.command({"createRole": f"no_{without}", "privileges": [has], "roles": []})
+            client = server.user(f"no_{without}", [f"no_{without}"])
+            for action, op in ops.items():
+                got = code(client.admin, {"bulkWrite": 1, "ops": [op], "nsInfo": [{"ns": "shop.c"}]})
+                check((got == UNAUTHORIZED) == (action == without), f"{action} of bulkWrite, no {without}: {got}")
+            client.close()
 
 
 def by_uuid():

@@ -42,8 +42,8 @@ MUTANTS = [
         "    if (first.name == \"delete\") actions.Add(Action::remove);\n",
         "",
         "durability",
-        "{python} tests/fault/access_run.py roles",
-        r"FAIL .*(bulkWrite|delete)",
+        "{python} tests/fault/access_run.py granted",
+        r"FAIL remove of bulkWrite",
     ),
     Mutant(
         "a write that is told to be on disk is not synced",
