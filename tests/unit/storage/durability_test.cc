@@ -41,6 +41,18 @@ TEST_CASE("Journaled writes survive power loss, and everything before them", "[d
   CHECK(s.Counters(c).documents == static_cast<int64_t>(n));
 }
 
+TEST_CASE("A batch that is told to be on disk survives power loss", "[durability]") {
+  TestStore s;
+  // Logs of members, the catalog and restores are written so, without the committer.
+  KvStore& kv = *s.storage->impl().kv;
+  const std::unique_ptr<KvBatch> batch = kv.NewBatch();
+  batch->Put(Keyspace::kRecords, "some key", "some value");
+  REQUIRE(kv.Write(*batch, true));
+  s.Crash(true);
+  PinnedValue found;
+  CHECK(s.storage->impl().kv->Get(Keyspace::kRecords, "some key", &found).value());
+}
+
 TEST_CASE("A write without j:true is synced after the interval", "[durability]") {
   TestStore s(false);
   StorageOptions o = s.Options();
