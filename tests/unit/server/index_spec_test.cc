@@ -39,3 +39,20 @@ TEST_CASE("A TTL index is refused where nothing expires by one", "[index][ttl]")
   const BsonDocument plain = ParseJson(R"({"key": {"at": 1}, "name": "at_1"})").value();
   CHECK(ParseIndexSpec(server.context(), &coll, plain, &note));
 }
+
+TEST_CASE("A field of an index specification is there once", "[index]") {
+  test::TestServer server;
+  CollectionInfo coll;
+  coll.ns = "db.c";
+  std::string note;
+  for (const char* spec :
+       {R"({"key": {"a": 1}, "name": "a", "unique": true, "unique": false})",
+        R"({"key": {"d": 1}, "key": {"e": 1}, "name": "d"})",
+        R"({"key": {"d": 1}, "name": "d", "name": "e"})",
+        R"({"key": {"d": 1}, "name": "d", "expireAfterSeconds": 1, "expireAfterSeconds": 9})"}) {
+    CAPTURE(spec);
+    const auto made = ParseIndexSpec(server.context(), &coll, ParseJson(spec).value(), &note);
+    REQUIRE(!made);
+    CHECK(static_cast<int>(made.error().code) == 40413);
+  }
+}
