@@ -416,8 +416,13 @@ Instance::Failed Instance::Serve() {
 Instance::Failed Instance::ServeHttp() {
   http_ = std::make_unique<HttpServer>(*context_);
   stages_.Add([this] { http_.reset(); });
-  if (auto listening = http_->Start(); !listening)
+  if (auto listening = http_->Start(); !listening) {
+    const bool option = listening.error().code == ErrorCode::kInvalidOptions ||
+                        listening.error().code == ErrorCode::kBadValue;
+    if (option)
+      return StartFailure{kExitBadOptions, "Cannot start the HTTP endpoint", listening.error()};
     return StartFailure{kExitAddressInUse, "Cannot listen", listening.error()};
+  }
   AuditStartup(*context_);
   return std::nullopt;
 }
