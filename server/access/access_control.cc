@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <random>
 #include <set>
 #include <thread>
 
@@ -45,8 +46,15 @@ AccessControl::AccessControl()
       time_keys_(std::make_unique<TimeKeys>()) {
   // Used until storage has a secret. Before the first user exists, there are no real users that
   // decoys could be compared with.
-  auto random = RandomBytes(kDecoySecretBytes);
-  UseDecoySecret(random ? std::move(random).value() : std::string(kDecoySecretBytes, 'x'));
+  if (auto random = RandomBytes(kDecoySecretBytes)) {
+    UseDecoySecret(std::move(random).value());
+    return;
+  }
+  // The system's own source, whatever ails the library; without that there is no start.
+  std::random_device device;
+  std::string secret(kDecoySecretBytes, '\0');
+  for (char& c : secret) c = static_cast<char>(device());
+  UseDecoySecret(std::move(secret));
 }
 
 void AccessControl::Open(Storage& storage) {

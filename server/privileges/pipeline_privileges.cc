@@ -104,7 +104,7 @@ class PipelineCheck {
     return true;
   }
 
-  /// "coll" or {db, coll}. If a field is repeated, the last one counts, as it does for the stage.
+  /// "coll" or {db, coll}. A field that is there twice is refused (40413) before the stage is read.
   bool Target(BsonValue spec, ActionSet actions) {
     std::string_view db = db_, collection;
     if (spec.IsString()) collection = Text(spec);
