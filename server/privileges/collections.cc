@@ -12,7 +12,11 @@ namespace {
 /// A user who sets an archive for expired documents must have the right to write to the archive,
 /// where documents with the same _id are replaced, to read the collection: as with a copy, others
 /// may read its documents there; and to remove from it: documents leave it when the rule says so.
-bool AllowsArchive(const AuthorizationRequest& r, std::string_view name, BsonValue on_expire) {
+/// `creates`: the collection is made with it, as in a restored dump. Who restores reads nothing, and
+/// could drop and fill both collections anyway, so that is enough, with the right to set rules. But
+/// not for somebody who can read the archive: it would show what others write to the collection.
+bool AllowsArchive(const AuthorizationRequest& r, std::string_view name, BsonValue on_expire,
+                   bool creates) {
   if (!on_expire.IsDocument()) return true;
   for (const BsonElement& into : on_expire.Document()) {
     if (into.name != "into" || !into.value.IsDocument()) continue;
@@ -22,8 +26,16 @@ bool AllowsArchive(const AuthorizationRequest& r, std::string_view name, BsonVal
       if (e.name == "db") db = Text(e.value);
       if (e.name == "coll") collection = Text(e.value);
     }
-    if (!r.privileges.Allows(r.req.db, name, {Action::find, Action::remove}) ||
-        !r.privileges.Allows(db, collection, {Action::insert, Action::update}))
+    const auto has = [&](ActionSet here, ActionSet there) {
+      return r.privileges.Allows(r.req.db, name, here) &&
+             r.privileges.Allows(db, collection, there);
+    };
+    const bool restores = creates &&
+                          has({Action::changeExpiry, Action::createCollection,
+                               Action::dropCollection, Action::insert},
+                              {Action::dropCollection, Action::insert}) &&
+                          !r.privileges.Allows(db, collection, {Action::find});
+    if (!restores && !has({Action::find, Action::remove}, {Action::insert, Action::update}))
       return false;
   }
   return true;
@@ -43,7 +55,7 @@ bool AllowsView(const AuthorizationRequest& r, std::string_view name) {
 Result<void> Create(const AuthorizationRequest& r) {
   const std::string_view name = FirstText(r.req);
   const auto has = [&](ActionSet actions) { return r.privileges.Allows(r.req.db, name, actions); };
-  if (!AllowsArchive(r, name, Field(r.req, "onExpire"))) return NotAuthorized(r);
+  if (!AllowsArchive(r, name, Field(r.req, "onExpire"), true)) return NotAuthorized(r);
   // A database's settings in a restored dump.
   if (const BsonValue expiry = Field(r.req, "expiry");
       expiry.IsDocument() && expiry.Document().Has("databaseMaxTTL") &&
@@ -82,8 +94,8 @@ Result<void> CollMod(const AuthorizationRequest& r) {
       (!Field(r.req, "expireAfterSeconds").missing() ||
        (index.IsDocument() && index.Document().Has("expireAfterSeconds"))))
     actions.Add(Action::find);
-  return Decide(r.privileges.Allows(r.req.db, name, actions) && AllowsArchive(r, name, on_expire) &&
-                    AllowsView(r, name),
+  return Decide(r.privileges.Allows(r.req.db, name, actions) &&
+                    AllowsArchive(r, name, on_expire, false) && AllowsView(r, name),
                 r);
 }
 
