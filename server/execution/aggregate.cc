@@ -92,6 +92,13 @@ class OwnedPipeline final : public DocumentSource {
   PipelineEnvironment* env_;
 };
 
+/// Behind a view there are no keys, neither of an index, which the view's reader chooses by a filter
+/// or a hint, nor of a record, which is made of its `_id`: the view may leave out these fields.
+void HideKeys(SourceRequest* request) {
+  request->needs_index_key = false;
+  request->needs_record_id = false;
+}
+
 class Environment final : public PipelineEnvironment {
  public:
   Environment(ExpiryServices& server, const AggregateSpec& spec)
@@ -374,8 +381,7 @@ class Environment final : public PipelineEnvironment {
       SourceRequest inner = pipeline->TakeSource(request.fields ? &*request.fields : nullptr);
       // The collection behind the view needs it too.
       inner.needs_metadata = inner.needs_metadata || request.needs_metadata;
-      inner.needs_record_id = inner.needs_record_id || request.needs_record_id;
-      inner.needs_index_key = inner.needs_index_key || request.needs_index_key;
+      HideKeys(&inner);
       MAYFLY_TRY(std::unique_ptr<DocumentSource> source,
                  Open(op, view.db, view.view_on, std::move(inner), {}, depth + 1, nullptr));
       pipeline->SetSource(std::move(source));
@@ -590,9 +596,11 @@ Result<std::unique_ptr<Pipeline>> Prepare(ExpiryServices& server, Operation& op,
                    "{aggregate: 1} is not valid for a pipeline that reads a collection: its first "
                    "stage must make its own documents"};
     if (resolved.is_view) env.ReadsByView(spec.db, resolved.collection);
+    SourceRequest request = pipeline->TakeSource();
+    if (resolved.is_view) HideKeys(&request);
     std::unique_ptr<PlanExecutor> executor;
     MAYFLY_TRY(std::unique_ptr<DocumentSource> source,
-               env.Open(op, spec.db, resolved.collection, pipeline->TakeSource(), hint_value, 0,
+               env.Open(op, spec.db, resolved.collection, std::move(request), hint_value, 0,
                         explain, &executor));
     if (executor && plan_summary) *plan_summary = executor->PlanSummary();
     if (taken && executor) {
