@@ -85,6 +85,9 @@ class Operation {
   const uint64_t id;  ///< as currentOp shows it
   std::atomic<int32_t> kill_code{0};        ///< 0, or the ErrorCode to stop with
   std::atomic<bool> waits_for_lock{false};  ///< set by LockWait
+  /// It reads documents that have credentials, by whatever name or view: neither its command nor
+  /// its error is shown whole. A cursor hands it on to its getMores.
+  std::atomic<bool> reads_credentials{false};
   int64_t deadline_micros = 0;  ///< Clock::MonotonicMicros() when maxTimeMS is up; 0 = none
 
   /// On a replica set: when the client no longer waits for its write concern

@@ -344,8 +344,8 @@ Result<CheckedOutCursor> TakeCursor(CommandContext& ctx, const CommandRequest& r
   ctx.EditReport([&](OperationReport& r) {
     r.plan_summary = client->plan_summary;
     r.originating_command = client->originating_command;
-    r.originating_of_users = client->of_users;
   });
+  if (client->reads_credentials) ctx.op.reads_credentials.store(true, std::memory_order_relaxed);
   // The time a find was given is for all its batches together; a tailable cursor's getMore brings
   // its own, which is how long it waits.
   if (client->time_left_micros > 0 && !tailable) {
@@ -369,6 +369,8 @@ void ReplyNextBatch(CommandContext& ctx, const CommandRequest& req, CheckedOutCu
     client->time_left_micros =
         std::max<int64_t>(1, ctx.op.deadline_micros - ctx.data.clock().MonotonicMicros());
   client->cursor->Park();
+  // A stage may open what it reads late.
+  client->reads_credentials = ctx.op.reads_credentials.load(std::memory_order_relaxed);
   BsonBuilder cursor = reply.OpenDocument("cursor");
   cursor.AppendArray("nextBatch", BsonView(batch));
   client->cursor->AppendPosition(cursor);

@@ -132,8 +132,7 @@ struct OperationReport {
   int64_t progress_done = 0, progress_total = 0;
   bool has_sort_stage = false, used_disk = false, from_multi_planner = false, upsert = false,
        cursor_exhausted = false;
-  BsonDocument originating_command;   ///< of a getMore; empty if none
-  bool originating_of_users = false;  ///< it named the collections of users
+  BsonDocument originating_command;  ///< of a getMore; empty if none
   /// Ready for the next operation, keeping what is allocated.
   void Reset() {
     ns.clear();
@@ -145,7 +144,6 @@ struct OperationReport {
     progress = {};
     progress_done = progress_total = 0;
     has_sort_stage = used_disk = from_multi_planner = upsert = cursor_exhausted = false;
-    originating_of_users = false;
     if (!originating_command.view().empty()) originating_command = BsonDocument();
   }
 };

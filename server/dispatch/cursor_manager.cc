@@ -402,7 +402,7 @@ void CursorManager::ForEachIdle(std::optional<std::string_view> of_user,
                 c.plan_summary,
                 it->second.user,
                 BsonDocument(c.originating_command.view()),
-                c.of_users,
+                c.reads_credentials,
                 c.batches,
                 c.documents_returned,
                 c.created,
@@ -425,7 +425,8 @@ std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const 
   std::vector<Uuid> uuids;
   if (ctx.server.has_storage()) uuids = CredentialUuids(ctx.server.storage().catalog());
   const ShownCommand shown(req.body, {.sequences = &req.sequences, .uuids = uuids});
-  client->of_users = shown.of_users();
+  client->reads_credentials =
+      shown.of_users() || ctx.op.reads_credentials.load(std::memory_order_relaxed);
   client->originating_command = OriginatingCommand(req.body, shown);
   if (ctx.session) {
     client->session = ctx.session->id();

@@ -115,9 +115,10 @@ struct ClientCursor {
   BsonDocument originating_command;  ///< for currentOp and the profiler
   /// The same if that leaves something out, with access control: what is allowed is asked again.
   BsonDocument whole_command;
-  /// Whether the command named the collections of users (ShownCommand::of_users). Only the whole of
-  /// it tells, with what was beside its body and the UUIDs of that time.
-  bool of_users = false;
+  /// Operation::reads_credentials of its getMores; also if its command named the collections of
+  /// users (ShownCommand::of_users): only the whole of that tells, with what was beside its body and
+  /// the UUIDs of that time.
+  bool reads_credentials = false;
   std::string plan_summary;
   std::string_view read_concern;  ///< literal
   int64_t batches = 0, documents_returned = 0;
@@ -148,7 +149,7 @@ struct IdleCursor {
   std::string ns, session, plan_summary;
   std::string user;  ///< UserName::Id() of who has opened it; empty without access control
   BsonDocument originating_command;
-  bool of_users = false;  ///< that command named the collections of users
+  bool reads_credentials = false;  ///< ClientCursor::reads_credentials
   int64_t batches = 0, documents_returned = 0;
   Instant created, last_used;
   bool no_timeout = false, tailable = false, await_data = false;

@@ -59,8 +59,7 @@ ShownCommand ShownOf(const FinishedOperation& f) {
     look.uuids = uuids;
   }
   const NamespaceParts found = SplitNamespace(f.report.ns);  // check_names: compared
-  // A getMore goes on with what another command has asked for.
-  look.of_users = f.report.originating_of_users ||
+  look.of_users = f.op.reads_credentials.load(std::memory_order_relaxed) ||
                   (found.db == "admin" && HoldsCredentials(found.db, found.collection));
   return ShownCommand(f.request.body, look);
 }

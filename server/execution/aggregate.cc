@@ -117,20 +117,21 @@ class Environment final : public PipelineEnvironment {
     return ShowsAllExpired() || server_.storage().expiry_policy().HasHolds();
   }
 
-  /// `collection` is read by way of a view: who may read the view need not see all of it.
-  void ReadsByView(std::string_view db, std::string_view collection) {
-    hides_errors_ = hides_errors_ || HoldsCredentials(db, collection);
-  }
-  /// An error without what it may quote of documents that have credentials.
+  /// A view is among what is read: who may read it need not see all that it reads.
+  void OpensView() { opened_view_ = true; }
+  /// An error without what it may quote of documents that have credentials, if a view is among what
+  /// is read. Which of the two had the document is not looked at: stages of the view and of the
+  /// command may be one by now.
   Error Shown(Error error) const {
     constexpr ErrorCode kOfTheServer[] = {
         ErrorCode::kInterrupted, ErrorCode::kMaxTimeMSExpired, ErrorCode::kInterruptedAtShutdown,
         ErrorCode::kWriteConflict, ErrorCode::kExceededMemoryLimit};
-    if (!hides_errors_ || std::ranges::find(kOfTheServer, error.code) != std::end(kOfTheServer))
+    if (!opened_view_ || !reads_credentials_ ||
+        std::ranges::find(kOfTheServer, error.code) != std::end(kOfTheServer))
       return error;
     return {error.code,
-            "the message is not shown, because a view reads credentials here and it may have some: "
-            "run the view's pipeline on its collection"};
+            "the message is not shown, because a view is read here and credentials are, so it may "
+            "have some: run the view's pipeline on its collection"};
   }
 
   Result<std::unique_ptr<DocumentSource>> OpenSource(Operation& op, std::string_view db,
@@ -159,7 +160,10 @@ class Environment final : public PipelineEnvironment {
                      "View depth limit exceeded; maximum depth is 20"};
       return OpenView(op, *coll, std::move(request), depth);
     }
-    if (depth > 0) ReadsByView(db, collection);
+    if (HoldsCredentials(db, collection)) {
+      reads_credentials_ = true;
+      op.reads_credentials.store(true, std::memory_order_relaxed);
+    }
     std::string ns = JoinNamespace(db, collection);
     QuerySpec spec;
     spec.coll = coll;
@@ -347,6 +351,7 @@ class Environment final : public PipelineEnvironment {
 
   Result<std::unique_ptr<DocumentSource>> OpenView(Operation& op, const CollectionInfo& view,
                                                    SourceRequest request, int depth) {
+    OpensView();
     std::string bytes;
     BsonArrayBuilder stages(bytes);
     BsonDocument of_series;
@@ -395,7 +400,7 @@ class Environment final : public PipelineEnvironment {
   ExpiryServices& server_;
   ServerContext* const clients_;
   const bool include_expired_, allow_disk_use_, bypass_validation_;
-  bool explain_ = false, hides_errors_ = false;
+  bool explain_ = false, opened_view_ = false, reads_credentials_ = false;
   OutWriter out_;
 };
 
@@ -543,6 +548,8 @@ Result<std::unique_ptr<Pipeline>> Prepare(ExpiryServices& server, Operation& op,
   MAYFLY_TRY(ResolvedView resolved,
              ResolveView(server.storage().catalog(), op, spec.db, spec.collection,
                          server.storage().expiry_policy(), env.ShowsAllExpired()));
+  // Also if its first stage makes its own documents.
+  if (resolved.is_view) env.OpensView();
   std::string joined;
   BsonView stages = spec.pipeline;
   const BsonValue first = spec.pipeline.First().value;
@@ -595,7 +602,6 @@ Result<std::unique_ptr<Pipeline>> Prepare(ExpiryServices& server, Operation& op,
       return Error{ErrorCode::kInvalidNamespace,
                    "{aggregate: 1} is not valid for a pipeline that reads a collection: its first "
                    "stage must make its own documents"};
-    if (resolved.is_view) env.ReadsByView(spec.db, resolved.collection);
     SourceRequest request = pipeline->TakeSource();
     if (resolved.is_view) HideKeys(&request);
     std::unique_ptr<PlanExecutor> executor;

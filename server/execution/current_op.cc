@@ -41,8 +41,8 @@ struct Taken {
   std::string ns, plan_summary;
   std::string_view progress;
   int64_t progress_done = 0, progress_total = 0;
-  BsonDocument originating;  ///< the command that a getMore goes on with
-  bool originating_of_users = false;
+  BsonDocument originating;        ///< the command that a getMore goes on with
+  bool reads_credentials = false;  ///< Operation::reads_credentials
   std::optional<UserName> user;
 };
 
@@ -74,6 +74,7 @@ Taken Take(const ClientSlot::View& v, bool truncate) {
   t.db = v.db;
   t.start_micros = v.start_micros;
   t.kill_pending = v.kill_pending;
+  t.reads_credentials = v.op->reads_credentials.load(std::memory_order_relaxed);
   t.waits_for_lock = v.op->waits_for_lock.load(std::memory_order_relaxed);
   if (const OperationReport* r = v.report; r != nullptr) {
     t.op = r->op;
@@ -82,7 +83,6 @@ Taken Take(const ClientSlot::View& v, bool truncate) {
     t.progress = r->progress;
     t.progress_done = r->progress_done;
     t.progress_total = r->progress_total;
-    t.originating_of_users = r->originating_of_users;
     const BsonView from = r->originating_command.view();
     if (!truncate || from.size() <= kMaxCopied)
       t.originating = BsonDocument(from);
@@ -218,7 +218,7 @@ void AppendIdleTransaction(std::string_view host, std::string_view now_text,
 /// Without secrets: what may be shown of it, by all that is known of it.
 void Redact(std::span<const Uuid> uuids, Taken& t) {
   CommandLook look{.uuids = uuids, .whole = t.whole};
-  look.of_users = NamesUsersCollection(t.ns) || t.originating_of_users;
+  look.of_users = NamesUsersCollection(t.ns) || t.reads_credentials;
   look.of_users = ShownCommand(t.command, look).of_users();
   t.command = RedactedCommand(t.command, look);
   t.comment = RedactedCommand(t.comment, look);
@@ -244,7 +244,7 @@ void AppendIdleCursor(std::string_view host, const IdleCursor& c, bool cut, Bson
     BsonBuilder command = d.OpenDocument("originatingCommand");
     AppendCutCommand(c.originating_command.view(), command);
   } else {
-    const CommandLook look{.of_users = c.of_users || NamesUsersCollection(c.ns)};
+    const CommandLook look{.of_users = c.reads_credentials || NamesUsersCollection(c.ns)};
     d.Append("originatingCommand", RedactedCommand(c.originating_command, look));
   }
   d.Append("operationUsingCursorId", int64_t{0});

@@ -16,6 +16,7 @@ from audit_server import DENIED, OK, PASSWORD, WRONG, AuditedServer
 from fault_test import BINARY, ROOT, Checks, Client, free_port, log_in, run_parts, until
 from own_server import code
 from secret_commands import NAMES, NUMBER, at_once, long_ones, others, reads, users_at_once, writes
+from secret_views import KEY, NO_NUMBER, USER, VALUE, by_log, by_stages, by_views, error_of
 
 check = Checks()
 
@@ -524,22 +525,6 @@ def in_transactions(client, marks, uuid_of):
         marks.sends(send, lambda k, place=place: others(place, k))
 
 
-KEY = "canary-6ae1f-stored-key"
-VALUE = "canary-6ae1f-value"
-USER = {"_id": "x.z", "user": "z", "db": "x", "roles": [], "credentials": {
-    "SCRAM-SHA-256": {"iterationCount": 15000, **{k: KEY for k in ("salt", "storedKey", "serverKey")}}}}  # fmt: skip
-NO_NUMBER = {"$toInt": "$credentials.SCRAM-SHA-256.storedKey"}
-
-
-def error_of(f, *a, **k):
-    """What the client is told; empty without an error."""
-    try:
-        f(*a, **k)
-        return ""
-    except OperationFailure as e:
-        return str(e.details)
-
-
 def shown_nowhere(s, root, what, *more, secrets=(KEY, VALUE)):
     """None of these in whatever the server shows of what has run. `more`: (a place, its text)."""
     db = root.admin
@@ -587,33 +572,18 @@ def cursors():
             check(reply["ok"] == 1, f"its getMore: {reply}")
             shown_nowhere(s, root, f"the getMore of bulkWrite with {next(iter(inside))}")
         check("originatingCommand" in s.log(), "the log has what opened them")
-        by_views(root)
+        by_views(root, check)
+        by_stages(s, root, check)
+        shown_nowhere(s, root, "errors of views with stages that read users")
 
 
-def by_views(root):
-    """Errors of views on users quote nothing, also where plans compete, which read before there is a cursor."""
-    db = root.admin
-    db.tempusers.create_index("user")
-    db.tempusers.insert_many([{**USER, "_id": f"x.{i}", "user": str(i)} for i in range(5)])
-    db.create_collection("rows", viewOn="tempusers", pipeline=[{"$match": {"db": "shop"}}])
-    db.create_collection("fails", viewOn="tempusers", pipeline=[{"$match": {"$expr": NO_NUMBER}}])
-    one_plan, two_plans = {}, {"_id": {"$gt": ""}, "user": {"$gt": ""}}
-    plans = db.command("explain", {"find": "tempusers", "filter": two_plans})["queryPlanner"]
-    check(len(plans["rejectedPlans"]) == 1, f"there are two: {plans}")
-    for asked in (one_plan, two_plans):
-        for view, more in (("rows", {"$expr": NO_NUMBER}), ("fails", {})):
-            match = {**asked, **more}
-            for command in (
-                {"find": view, "filter": match}, {"count": view, "query": match},
-                {"distinct": view, "key": "x", "query": match},
-                {"aggregate": view, "pipeline": [{"$match": match}], "cursor": {}},
-                {"aggregate": "plain", "pipeline": [{"$unionWith": {"coll": view, "pipeline": [{"$match": match}]}}],
-                 "cursor": {}},
-                {"explain": {"find": view, "filter": match}, "verbosity": "executionStats"},
-            ):  # fmt: skip
-                said = error_of(db.command, command)
-                # What the other one leaves out is not looked at, so there is no error.
-                check("parse" not in said and (view == "rows" or "is not shown" in said), f"{command}: {said}")
+def log_of_set():
+    """The log has what the users' documents have, also where it is not what the command begins with."""
+    with Server("--replSet", "rs0", "--slowms", "-1", auth=False) as s:
+        client = s.connect()
+        client.admin.command("replSetInitiate", {})
+        check(until(lambda: client.admin.command("hello")["isWritablePrimary"]), "a set of one")
+        by_log(s, client, check)
 
 
 def quoted():
@@ -790,4 +760,4 @@ def files():
     shutil.rmtree(folder, ignore_errors=True)
 
 
-run_parts("secrets", (strangers, secrets, redaction, cursors, quoted, files, everywhere), check)
+run_parts("secrets", (strangers, secrets, redaction, cursors, log_of_set, quoted, files, everywhere), check)
