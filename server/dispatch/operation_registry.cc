@@ -75,6 +75,11 @@ void ClientSlot::SetUser(std::optional<UserName> user) {
   user_ = std::move(user);
 }
 
+std::optional<UserName> ClientSlot::user() const {
+  std::lock_guard l(lock_);
+  return user_;
+}
+
 void ClientSlot::SetMetadata(BsonDocument metadata, std::string app_name) {
   std::lock_guard l(lock_);
   metadata_ = std::move(metadata);

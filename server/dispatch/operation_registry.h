@@ -63,6 +63,7 @@ class ClientSlot : public boost::intrusive::list_base_hook<> {
   void SetAddresses(std::string remote, std::string local);
   /// Who has logged in; none while nobody has. Between two operations.
   void SetUser(std::optional<UserName> user);
+  std::optional<UserName> user() const;
   std::string address, local_address;  ///< change with SetAddresses only, before the first command
   const std::string desc;              ///< "conn12", "TTLMonitor"
   const int64_t connection_id;         ///< 0 for internal ones

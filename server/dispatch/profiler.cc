@@ -1,6 +1,7 @@
 #include "server/dispatch/profiler.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "protocol/cut_text.h"
 #include "protocol/database_name.h"
@@ -8,6 +9,7 @@
 #include "protocol/micros.h"
 #include "protocol/object_id.h"
 #include "protocol/system_names.h"
+#include "security/user_cache.h"
 #include "server/dispatch/redacted_command.h"
 #include "server/dispatch/server_context.h"
 #include "storage/catalog/namespace.h"
@@ -190,6 +192,22 @@ void AppendOriginating(const FinishedOperation& f, bool of_users, BsonBuilder& o
     out.Append("originatingCommand", RedactedCommand(f.report.originating_command, look));
 }
 
+/// Who has logged in on the connection, and who ran it (manual: "Database Profiler Output"): here at
+/// most one user. A client may log in while access control is off, too.
+void AppendUsers(const FinishedOperation& f, BsonBuilder& out) {
+  std::optional<UserName> user;
+  if (f.op.user() != nullptr)
+    user = f.op.user()->user.name;
+  else if (f.client != nullptr)
+    user = f.client->user();
+  const bool known = user && !user->user.empty();
+  {
+    BsonArrayBuilder all = out.OpenArray("allUsers");
+    if (known) all.OpenDocument().Append("user", user->user).Append("db", user->db);
+  }
+  out.Append("user", known ? user->Shown() : std::string());
+}
+
 }  // namespace
 
 Profiler::Settings Profiler::Get(std::string_view db) const {
@@ -261,8 +279,7 @@ BsonDocument Profiler::Describe(const FinishedOperation& f, Instant now) {
       b.Append("client", f.client->address);
       if (std::string app = f.client->app_name(); !app.empty()) b.Append("appName", app);
     }
-    b.OpenArray("allUsers").Done();
-    b.Append("user", "");
+    AppendUsers(f, b);
   });
 }
 

@@ -4,6 +4,7 @@ user, other roles, no login any more.
   sessions   $listSessions and $listLocalSessions: one's own, and others' with the action
   stages     $currentOp in a batch that another connection asks for than the one that opened the cursor
   roles      $$USER_ROLES in a getMore that waits while roles change
+  profile    the user of each entry of system.profile
 The last line says "N passed, N failed". MAYFLYD.
 """
 
@@ -125,4 +126,23 @@ def roles():
         check([sorted(d["r"]) for d in got] == [["dbAdmin", "read"]], f"after it has waited: {got}")
 
 
-run_parts("own data", [sessions, stages, roles], check)
+def profile():
+    """The profile says whose an operation was."""
+    for auth in (True, False):
+        with Server(auth=auth) as s:
+            root = s.first_user() if auth else s.connect()
+            ann = s.user("ann", {"role": "readWrite", "db": "shop"}) if auth else s.connect()
+            root.shop.command("profile", 2)
+            named = lambda user: (f"{user}@admin", [{"user": user, "db": "admin"}]) if auth else ("", [])
+            want = {1: named("ann"), 2: named("root")}
+            ann.shop.c.find_one({"x": 1})
+            root.shop.c.find_one({"x": 2})
+
+            def rows():
+                found = root.shop.system.profile.find({"ns": "shop.c", "op": "query"})
+                return {d["command"]["filter"]["x"]: (d["user"], d["allUsers"]) for d in found}
+
+            check(until(lambda: len(rows()) == 2) and rows() == want, f"access control {auth}: {rows()}, not {want}")
+
+
+run_parts("own data", [sessions, stages, roles, profile], check)
