@@ -88,14 +88,14 @@ def by_log(s, client, check):
     """The log as a second collection: its reader may be told, and what the server shows has nothing of it."""
     client.admin.tempusers.insert_one(USER)
     of_z = [{"$match": {"o._id": "x.z"}}, {"$project": {"x": {"$toInt": "$o.credentials.SCRAM-SHA-256.storedKey"}}}]
-    unite = [{"$limit": 1}, {"$unionWith": {"coll": "oplog.rs", "pipeline": of_z}}]
-    join = [{"$limit": 1}, {"$lookup": {"from": "oplog.rs", "as": "l", "pipeline": of_z}}]
+    unite = [{"$documents": [{}]}, {"$unionWith": {"coll": "oplog.rs", "pipeline": of_z}}]
+    join = [{"$documents": [{}]}, {"$lookup": {"from": "oplog.rs", "as": "l", "pipeline": of_z}}]
     for pipeline in (unite, join):
-        opened = client.local.command("aggregate", "startup_log", pipeline=pipeline, cursor={"batchSize": 0})
+        opened = client.local.command("aggregate", 1, pipeline=pipeline, cursor={"batchSize": 0})
         for command in (
-            {"aggregate": "startup_log", "pipeline": pipeline, "cursor": {}},
-            {"explain": {"aggregate": "startup_log", "pipeline": pipeline}, "verbosity": "executionStats"},
-            {"getMore": opened["cursor"]["id"], "collection": "startup_log"},
+            {"aggregate": 1, "pipeline": pipeline, "cursor": {}},
+            {"explain": {"aggregate": 1, "pipeline": pipeline, "cursor": {}}, "verbosity": "executionStats"},
+            {"getMore": opened["cursor"]["id"], "collection": "$cmd.aggregate"},
         ):
             said = error_of(client.local.command, command)
             check(KEY in said, f"its client may read the log, and is told: {command}: {said}")
