@@ -116,8 +116,8 @@ struct ClientCursor {
   /// The same if that leaves something out, with access control: what is allowed is asked again.
   BsonDocument whole_command;
   /// Operation::reads_credentials of its getMores; also if its command named the collections of
-  /// users (ShownCommand::of_users): only the whole of that tells, with what was beside its body and
-  /// the UUIDs of that time.
+  /// users (ShownCommand::of_users): only the whole of that tells, with what was beside its body
+  /// and the UUIDs of that time.
   bool reads_credentials = false;
   std::string plan_summary;
   std::string_view read_concern;  ///< literal

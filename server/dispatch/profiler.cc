@@ -192,8 +192,8 @@ void AppendOriginating(const FinishedOperation& f, bool of_users, BsonBuilder& o
     out.Append("originatingCommand", RedactedCommand(f.report.originating_command, look));
 }
 
-/// Who has logged in on the connection, and who ran it (manual: "Database Profiler Output"): here at
-/// most one user. A client may log in while access control is off, too.
+/// Who has logged in on the connection, and who ran it (manual: "Database Profiler Output"): here
+/// at most one user. A client may log in while access control is off, too.
 void AppendUsers(const FinishedOperation& f, BsonBuilder& out) {
   std::optional<UserName> user;
   if (f.op.user() != nullptr)

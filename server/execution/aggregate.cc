@@ -92,8 +92,8 @@ class OwnedPipeline final : public DocumentSource {
   PipelineEnvironment* env_;
 };
 
-/// Behind a view there are no keys, neither of an index, which the view's reader chooses by a filter
-/// or a hint, nor of a record, which is made of its `_id`: the view may leave out these fields.
+/// Behind a view there are no keys, neither of an index, which the view's reader chooses by a
+/// filter or a hint, nor of a record, which is made of its `_id`: the view may leave these out.
 void HideKeys(SourceRequest* request) {
   request->needs_index_key = false;
   request->needs_record_id = false;

@@ -10,6 +10,7 @@
 #include "server/dispatch/server_context.h"
 #include "server/execution/session_store.h"
 #include "server/execution/transactions.h"
+#include "storage/catalog/namespace.h"
 #include "storage/storage.h"
 
 namespace mayfly {

@@ -12,9 +12,9 @@ namespace {
 /// A user who sets an archive for expired documents must have the right to write to the archive,
 /// where documents with the same _id are replaced, to read the collection: as with a copy, others
 /// may read its documents there; and to remove from it: documents leave it when the rule says so.
-/// `creates`: the collection is made with it, as in a restored dump. Who restores reads nothing, and
-/// could drop and fill both collections anyway, so that is enough, with the right to set rules. But
-/// not for somebody who can read the archive: it would show what others write to the collection.
+/// `creates`: the collection is made with it, as in a restored dump. Who restores reads nothing,
+/// and could drop and fill both collections anyway, so that is enough, with the right to set rules.
+/// But not for who can read the archive: it would show what others write to the collection.
 bool AllowsArchive(const AuthorizationRequest& r, std::string_view name, BsonValue on_expire,
                    bool creates) {
   if (!on_expire.IsDocument()) return true;
