@@ -83,9 +83,15 @@ struct QuerySpec {
 bool IsPointRead(const QuerySpec& spec, BsonValue* id);
 
 /// Runs a point read: appends the (projected) document, if there is one, straight to the batch.
-/// Returns how many (0 or 1). REQUIRES: IsPointRead(spec, &id).
+/// Returns how many (0 or 1). With `limits`, one that is longer than they say is left alone, and
+/// they say how long it is: nothing was counted, and somebody else may read it. REQUIRES:
+/// IsPointRead(spec, &id).
+struct PointReadLimits {
+  size_t whole, projected;  ///< bytes of a document to be returned as it is, or in part
+  size_t longer = 0;        ///< out: the size of the one that was left alone
+};
 Result<int> RunPointRead(Storage& storage, Operation& op, const QuerySpec& spec, BsonValue id,
-                         BsonArrayBuilder& batch);
+                         BsonArrayBuilder& batch, PointReadLimits* limits = nullptr);
 
 /// How much explain shows and runs: the plan; the plan and what it did; every candidate as well.
 enum class ExplainVerbosity : uint8_t { kQueryPlanner, kExecutionStats, kAllPlansExecution };

@@ -84,12 +84,17 @@ bool IsPointRead(const QuerySpec& spec, BsonValue* id) {
 }
 
 Result<int> RunPointRead(Storage& storage, Operation& op, const QuerySpec& spec, BsonValue id,
-                         BsonArrayBuilder& batch) {
+                         BsonArrayBuilder& batch, PointReadLimits* limits) {
   Storage::Record record;
   const ReadView& view = op.view == nullptr ? Storage::kNow : *op.view;
   MAYFLY_TRY(bool found, storage.FindById(*spec.coll, id, &record, view));
-  ++op.keys_examined;
   const bool whole = spec.projection.empty() || spec.projection_is_hint;
+  if (found && limits != nullptr && record.doc.size() > (whole ? limits->whole : limits->projected))
+      [[unlikely]] {
+    limits->longer = record.doc.size();
+    return 0;
+  }
+  ++op.keys_examined;
   if (found) {
     ++op.docs_examined;
     const Visibility visible(storage, *spec.coll, op, spec.include_expired, view);

@@ -529,7 +529,7 @@ constexpr size_t kInlineDocumentBytes = 64 << 10;
 
 std::optional<Result<bool>> WriteCommand::LockCurrent(const BsonValue& id, bool upsert,
                                                       WriteUnit& unit, WriteUnit::Locked* locked) {
-  if (!ExpiryIsShort(*coll_)) return std::nullopt;
+  if (!ExpiryIsShort(*coll_) || !ReadIsShort(*coll_, op_.now)) return std::nullopt;
   KeepShort(unit);
   Observe(unit);
   // The same text as for a find; short, so nothing is allocated.
@@ -537,7 +537,10 @@ std::optional<Result<bool>> WriteCommand::LockCurrent(const BsonValue& id, bool 
   std::string key;
   Storage::AppendRecordKey(*coll_, id, key);
   Result<bool> current = unit.LockAndRead(*coll_, key, locked);
-  if (current && current.value() && locked->doc.size() > kInlineDocumentBytes) return std::nullopt;
+  if (current && current.value() && locked->doc.size() > kInlineDocumentBytes) [[unlikely]] {
+    MetDocument(*coll_, locked->doc.size(), op_.now);
+    return std::nullopt;
+  }
   if (current && current.value() && (locked->expire_at || coll_->HasTtlRules())) {
     if (unit_ != nullptr) return std::nullopt;  // a transaction: what it sees is as it began
     if (storage_.expiry_policy().HasHolds(*coll_))

@@ -130,6 +130,9 @@ struct CollectionCounters {
   std::atomic<int64_t> bytes{0};           ///< sum of BSON sizes
   std::atomic<int64_t> first_sequence{1};  ///< capped: no record has a smaller one; in memory only
   std::atomic<int64_t> last_sequence{0};   ///< capped: the newest insertion number
+  /// When a read on an io thread last met a document that it should not have read there (Instant);
+  /// 0: never. In memory only.
+  std::atomic<int64_t> met_large{0};
 };
 
 /// The collection option `expiry` (EXPIRY C.1, C.3): how its documents get deadlines of their own.

@@ -642,6 +642,31 @@ TEST_CASE("Point reads", "[plan]") {
   }
 }
 
+TEST_CASE("A point read leaves a document alone that is longer than its limits", "[plan]") {
+  PlanStore store;
+  const std::string text(1000, 'x');
+  REQUIRE(store.Insert(PlanJson(R"({"_id": 1, "a": 1, "s": ")" + text + R"("})")).has_value());
+  for (const bool projected : {false, true}) {
+    OwnedSpec o(projected ? Query{.filter = R"({"_id": 1})", .projection = R"({"a": 1})"}
+                          : Query{.filter = R"({"_id": 1})"});
+    o.spec.coll = store.Coll();
+    BsonValue id;
+    REQUIRE(IsPointRead(o.spec, &id));
+    const int64_t examined = store.op->docs_examined;
+    for (const size_t most : {size_t{500}, size_t{2000}}) {
+      PointReadLimits limits{.whole = projected ? 0 : most, .projected = projected ? most : 0};
+      std::string bytes;
+      BsonArrayBuilder batch(bytes);
+      auto n = RunPointRead(*store.storage, *store.op, o.spec, id, batch, &limits);
+      batch.Done();
+      REQUIRE(n.has_value());
+      CHECK(n.value() == (most == 500 ? 0 : 1));
+      CHECK((limits.longer > 1000) == (most == 500));
+      CHECK(store.op->docs_examined - examined == n.value());
+    }
+  }
+}
+
 TEST_CASE("A document past its own deadline is never found", "[plan]") {
   PlanStore store;
   store.CreateIndex(R"({"key": {"a": 1}})");
