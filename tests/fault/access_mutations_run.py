@@ -5,10 +5,12 @@ depth. What reads a command to say whether it is allowed and what carries it out
 user's privileges do not reach changes or shows, and nobody is given roles or privileges there. (An explain and an entry
 of applyOps with a "$db" of their own were found so.) A command with a field twice is never carried out.
 
+The audit log says what was allowed: whatever is carried out was asked for and allowed, whatever was refused is refused.
+
 MAYFLY_MUTATIONS (20000): commands. MAYFLY_SEED. The last line says "N passed, N failed".
 """
 
-import os, re, struct, tempfile
+import collections, json, os, re, struct, tempfile
 
 import bson, pymongo
 from bson import json_util
@@ -23,10 +25,23 @@ OWN, OTHER = "shop", "other"
 DATABASES = [OWN, OTHER, "admin"]
 OF_A_DATABASE = {"dbAdmin", "dbOwner", "read", "readWrite", "userAdmin"}
 
-# What ends the server, the connection or the user, or takes its time.
+# What ends the server or what others do there, or takes its time: sent by those only who may do nothing with all of it.
 LEFT_OUT = {
-    "clock", "configureFailPoint", "dropAllUsersFromDatabase", "dropUser", "fsync", "getMore", "killAllSessions",
-    "logRotate", "replSetInitiate", "shutdown", "updateUser", "waitForFailPoint",
+    "clock", "configureFailPoint", "fsync", "killAllSessions", "killAllSessionsByPattern", "killOp", "logRotate",
+    "replSetInitiate", "rotateCertificates", "setParameter", "shutdown", "waitForFailPoint",
+}  # fmt: skip
+# Who may give himself every role, or write down users of any: nothing is kept from them.
+OF_ALL = {"__system", "restore", "root", "userAdminAnyDatabase"}
+READS = {"find", "readExpired"}
+SHOWN = READS | {
+    "changeStream", "collStats", "connPoolStats", "dbHash", "dbStats", "getDatabaseVersion", "indexStats",
+    "killCursors", "killAnyCursor", "listCachedAndActiveUsers", "listCollections", "listIndexes", "planCacheRead",
+    "validate", "viewRole", "viewUser",
+}  # fmt: skip
+GIVES = {"grantRole", "createRole", "createUser"}
+# Everybody may, also without a login: nothing is decided.
+UNASKED = {
+    "buildInfo", "connectionStatus", "hello", "isMaster", "ismaster", "logout", "ping", "saslContinue", "saslStart",
 }  # fmt: skip
 VALUES = [
     OTHER, f"{OTHER}.c", f"{OTHER}.$cmd", "admin.system.users", "system.users", "c", OWN, f"{OWN}.c", 1, None, True, [],
@@ -83,8 +98,7 @@ def templates():
     for line in (ROOT / "tests/data/privileges.txt").read_text().splitlines():
         if m := re.fullmatch(r"(?:(\w+): )?(\{.*\}) \| .*", line):
             command = json_util.loads(m[2].replace("<db>", OWN).replace("<other>", OWN).replace('"me"', '"own"'))
-            if next(iter(command)) not in LEFT_OUT:
-                yield m[1] or OWN, command
+            yield m[1] or OWN, command
     for _ in range(8):
         yield from MORE
 
@@ -121,14 +135,19 @@ def send(client, body):
 
 class Server:
     """With a user who has `roles`, may do anything with the namespaces that `owns` is true of ("db.system.users": the
-    users and roles of one), and may read those that `reads` is true of."""
+    users and roles of one), and may read those that `reads` is true of. manages: the whole server, in some way."""
 
-    def __init__(self, owns, *roles, reads=None):
-        self.owns, self.roles, self.reads = owns, roles, reads or owns
+    def __init__(self, owns, *roles, reads=None, manages=False):
+        self.owns, self.roles, self.reads, self.manages = owns, roles, reads or owns, manages
 
     def __enter__(self):
         self.folder = tempfile.TemporaryDirectory()
-        self.proc, _ = start(self.folder.name + "/data", "--auth")
+        self.audit, self.read_until = self.folder.name + "/audit", 0
+        self.proc, _ = start(
+            self.folder.name + "/data",
+            *("--auth", "--auditDestination", "file", "--auditFormat", "JSON", "--auditPath", self.audit),
+            *("--setParameter", "auditAuthorizationSuccess=true"),
+        )
         first = Client("127.0.0.1", self.proc.port)
         first.command("admin", {"createUser": "root", "pwd": PASSWORD, "roles": ["root"]})
         login = {"username": "root", "password": PASSWORD, "authSource": "admin"}
@@ -160,6 +179,24 @@ class Server:
         self.root[OWN].command({"createUser": "own", "pwd": PASSWORD, "roles": roles})
         self.own = log_in(self.proc.port, "own", PASSWORD, OWN)
         self.was = self.state()
+        # Of somebody else, for a getMore that must not be answered.
+        self.cursor = self.root[OTHER].command({"find": "c", "batchSize": 0})["cursor"]["id"]
+        self.decided()
+
+    def decided(self):
+        """What the user was allowed and refused since the last time: {(command, whether): how often}."""
+        counts = collections.Counter()
+        with open(self.audit, "rb") as f:
+            f.seek(self.read_until)
+            whole = f.read()
+        whole = whole[: whole.rfind(b"\n") + 1]
+        self.read_until += len(whole)
+        for line in whole.splitlines():
+            if b'"authCheck"' in line and b'"own"' in line:
+                entry = json.loads(line)
+                if any(u["user"] == "own" for u in entry["users"]):
+                    counts[entry["param"]["command"], entry["result"] == 0] += 1
+        return counts
 
     def state(self):
         """What the user cannot change, and what he has given away of what is not his."""
@@ -173,7 +210,7 @@ class Server:
         of_others = [d for d in users + roles if not self.owns(f"{d['db']}.system.users")]
         given = [r for d in users + roles if d["db"] == OWN for r in d["roles"] if r["db"] != OWN]
         given += [p for d in roles if d["db"] == OWN for p in d["privileges"] if p["resource"].get("db") != OWN]
-        databases = [d for d in self.root.list_database_names() if d != OWN]
+        databases = [d for d in self.root.list_database_names() if d != OWN and not self.owns(f"{d}.c")]
         return [sorted(map(str, part)) for part in (collections, of_others, given, databases)]
 
     def shows(self, reply):
@@ -211,62 +248,101 @@ def plain(node):
 
 
 def mutations(server, count=COUNT // 2):
-    all_templates = list(templates())
+    """How many were carried out."""
+    all_templates = [(db, c) for db, c in templates() if not server.manages or next(iter(c)) not in LEFT_OUT]
     with server:
-        allowed, recent = 0, []
+        allowed, recent, told = 0, [], collections.Counter()
         for n in range(count):
             db, command = rnd.choice(all_templates)
+            if "getMore" in command:
+                command = {**command, "getMore": bson.Int64(server.cursor)}
             changed = mutated(command)
             for name in [db, *([rnd.choice(DATABASES)] if rnd.random() < 0.1 else [])]:
                 changed.fields.insert(rnd.randrange(1, len(changed.fields) + 1), ("$db", Node(name)))
             reply = send(server.own, changed.bytes())
             allowed += reply["ok"] == 1
+            if reply["ok"] == 1 or reply.get("code") == 13:
+                told[next(iter(command)), reply["ok"] == 1] += 1
             check(reply["ok"] != 1 or not twice(changed), f"{changed} has a field twice and was carried out")
             recent.append(f"{changed} -> {reply.get('code', 'ok')}")
             shown = server.shows(reply)
             check(not shown, f"{changed} shows {shown}: {str(reply)[:500]}")
             gone = "requires authentication" in reply.get("errmsg", "")
             if gone or n % ROUND == ROUND - 1:
+                decided = server.decided()
+                for (name, whether), times in told.items():
+                    what = "carried out" if whether else "refused"
+                    check(whether is False or name in UNASKED or decided[name, True] >= times,
+                          f"{name} was {what} {times} times, and allowed {decided[name, True]} times")  # fmt: skip
+                for (name, whether), times in decided.items():
+                    check(whether or told[name, False] >= times,
+                          f"{name} was to be refused {times} times and was {told[name, False]} times")  # fmt: skip
+                told.clear()
                 now = server.state()
                 done = "\n".join(r for r in recent if r.endswith("ok"))
                 check(now == server.was, f"was {server.was}\nis {now}\nby one of these:\n{done}")
                 server.own.sock.close()
                 server.fresh()
                 recent.clear()
-        check(allowed > count // 200, f"{allowed} commands were carried out")
+    return allowed
+
+
+def enough(allowed, count):
+    check(allowed > count // 200, f"{allowed} of {count} commands were carried out")
 
 
 def owner():
     """Of a database, who may apply entries of an oplog to it."""
-    mutations(Server(lambda ns: ns.startswith(f"{OWN}."), "dbOwner", "applies"))
+    enough(mutations(Server(lambda ns: ns.startswith(f"{OWN}."), "dbOwner", "applies")), COUNT // 2)
 
 
 def clerk():
     """Who may read and write one collection, by applyOps as well."""
-    mutations(Server(lambda ns: ns == f"{OWN}.c", "clerk", "applies"))
+    enough(mutations(Server(lambda ns: ns == f"{OWN}.c", "clerk", "applies")), COUNT // 2)
+
+
+def reached(privileges, actions, ns):
+    """Whether one of these actions is granted on a namespace."""
+    db, name = ns.split(".", 1)
+    for p in privileges:
+        on, granted = p["resource"], set(p["actions"]) & actions
+        if granted and "db" in on and on["db"] in ("", db):
+            if on["collection"] == name or (on["collection"] == "" and not name.startswith("system.")):
+                return on["db"] or db not in ("local", "config")
+    return False
 
 
 def builtin():
-    """Who has a built-in role."""
+    """Who has a built-in role, each of them: what is theirs follows from its privileges."""
+    roles = []
+    with Server(lambda ns: True) as server:
+        for db in (OWN, "admin"):
+            asked = {"rolesInfo": 1, "showBuiltinRoles": True, "showPrivileges": True}
+            for role in server.root[db].command(asked)["roles"]:
+                if role["isBuiltin"] and (db == OWN) == (role["role"] in OF_A_DATABASE):
+                    roles.append((role["role"], role["inheritedPrivileges"]))
+    names = {name for name, _ in roles}
+    check(OF_ALL - {"__system"} <= names and OF_A_DATABASE <= names, f"the built-in roles: {names}")
+    roles = [(name, privileges) for name, privileges in roles if name not in OF_ALL]
+    allowed, each = 0, COUNT // 2 // len(roles) // ROUND * ROUND or ROUND
+    for name, privileges in roles:
 
-    def of_own(ns):
-        return ns.startswith(f"{OWN}.")
+        def gives(ns, privileges=privileges):
+            """Roles of its database, and so everything there."""
+            return any(p["resource"].get("db") == ns.split(".", 1)[0] and GIVES & set(p["actions"]) for p in privileges)
 
-    def data_of_own(ns):
-        return of_own(ns) and not ns.endswith(".system.users")
+        def owns(ns, privileges=privileges, gives=gives):
+            changes = {a for p in privileges for a in p["actions"]} - SHOWN
+            return gives(ns) or reached(privileges, changes, ns)
 
-    def none(ns):
-        return False
+        def reads(ns, privileges=privileges, gives=gives):
+            return gives(ns) or reached(privileges, READS, ns)
 
-    for role, owns, reads in (
-        ("read", none, data_of_own),
-        ("readWrite", data_of_own, data_of_own),
-        ("dbAdmin", data_of_own, lambda ns: ns == f"{OWN}.system.profile"),
-        ("userAdmin", of_own, of_own),  # who may give himself all roles there
-        ("readAnyDatabase", none, lambda ns: ".system." not in ns),
-        ("clusterMonitor", none, lambda ns: ns.startswith(("config.", "local.")) or ns.endswith(".system.profile")),
-    ):
-        mutations(Server(owns, role, reads=reads), COUNT // 12)
+        manages = any(p["resource"].get("cluster") for p in privileges)
+        done = mutations(Server(owns, name, reads=reads, manages=manages), each)
+        print(f"{name}: {done} of {each} were carried out", flush=True)
+        allowed += done
+    enough(allowed, each * len(roles))
 
 
 run_parts("access_mutations", (owner, clerk, builtin), check)
