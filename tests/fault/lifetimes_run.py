@@ -238,6 +238,7 @@ def parked():
                     pins = None if what in PINNING else nothing_open
                     park(server, reader, other, what, db, command, same and all_of_it, how, size, session, pins)
         for how in ("ends", "logs out", "is another user's"):
+            of_one_life(server, reader, other, how)
             waiting(server, reader, how)
 
 
@@ -264,8 +265,42 @@ def park(server, reader, other, what, db, command, expected, how, size, session,
         client.sock.close()
 
 
+def of_one_life(server, reader, other, how):
+    """Cursors that cannot be opened again and again: the results of a bulkWrite, and those of a transaction, which goes
+    on from another connection of its user."""
+    client, mark = server.connect("owner"), uuid.uuid4().hex
+    ops = [{"insert": 0, "document": {"_id": f"{mark}{n}"}} for n in range(7)]
+    bulk = {"bulkWrite": 1, "ops": ops, "nsInfo": [{"ns": "shop.bulk"}], "cursor": {"batchSize": 1}}
+    cursor = ok(client, "admin", bulk)["cursor"]
+    leave(server, client, how)
+    name = f"results of a bulkWrite, its connection {how}"
+    more = {"getMore": Int64(cursor["id"]), "collection": cursor["ns"].split(".", 1)[1]}
+    check(other.command("admin", more).get("code") == 13, f"{name}: another user does not read it")
+    found = read_on(reader, "admin", cursor)
+    check([r["idx"] for r in found] == list(range(7)), f"{name}: {found}")
+    if how != "ends":
+        client.sock.close()
+    for what, command in (
+        ("find", {"find": "many", "sort": {"_id": 1}}),
+        ("aggregate", {"aggregate": "many", "pipeline": [{"$sort": {"_id": 1}}], "cursor": {}}),
+    ):
+        client = server.connect("owner")
+        of = {"lsid": {"id": Binary(uuid.uuid4().bytes, 4)}, "txnNumber": Int64(1), "autocommit": False}
+        cursor = ok(client, "shop", {**with_batch(command, 1), **of, "startTransaction": True})["cursor"]
+        leave(server, client, how)
+        name = f"{what} of a transaction, its connection {how}"
+        found = read_on(reader, "shop", {**cursor, "session": of}, 100)
+        check([d["_id"] for d in found] == list(range(300)), f"{name}: {len(found)} documents")
+        check(ok(reader, "admin", {"commitTransaction": 1, **of}), f"{name}: it ends")
+        if how != "ends":
+            client.sock.close()
+
+
 def waiting(server, reader, how):
     """Cursors that have no end."""
+    first = ok(reader, "shop", {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}})["cursor"]
+    token = first["postBatchResumeToken"]
+    ok(reader, "shop", {"killCursors": "c", "cursors": [Int64(first["id"])]})
     streams = (
         ("a tailable cursor", {"find": "tail", "tailable": True, "awaitData": True}, "tail"),
         ("a change stream", {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}}, "c"),
@@ -280,17 +315,23 @@ def waiting(server, reader, how):
             "c",
         ),
     )
+    for option in ("resumeAfter", "startAfter"):
+        pipeline = [{"$changeStream": {option: token}}]
+        streams += ((f"a stream with {option}", {"aggregate": "c", "pipeline": pipeline, "cursor": {}}, "c"),)
+    everywhere = {"aggregate": 1, "pipeline": [{"$changeStream": {"allChangesForCluster": True}}], "cursor": {}}
+    streams += (("a stream of the whole cluster", everywhere, "c"),)
     for what, command, on in streams:
+        db = "admin" if command is everywhere else "shop"
         for size in (0, 1):
             name = f"{what}: batchSize {size}, its connection {how}"
             client = server.connect("owner")
-            cursor = ok(client, "shop", with_batch(command, size))["cursor"]
+            cursor = ok(client, db, with_batch(command, size))["cursor"]
             leave(server, client, how)
             mark = uuid.uuid4().hex
             ok(server.root, "shop", {"insert": on, "documents": [{"_id": mark}]})
             more = {"getMore": Int64(cursor["id"]), "collection": cursor["ns"].split(".", 1)[1], "maxTimeMS": 1000}
-            check(until(lambda: mark in str(ok(reader, "shop", more)["cursor"]["nextBatch"])), f"{name}: reads on")
-            ok(reader, "shop", {"killCursors": more["collection"], "cursors": [Int64(cursor["id"])]})
+            check(until(lambda: mark in str(ok(reader, db, more)["cursor"]["nextBatch"])), f"{name}: reads on")
+            ok(reader, db, {"killCursors": more["collection"], "cursors": [Int64(cursor["id"])]})
             ok(server.root, "shop", {"delete": "c", "deletes": [{"q": {"_id": mark}, "limit": 0}]})
             if how != "ends":
                 client.sock.close()
