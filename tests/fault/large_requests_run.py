@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Requests of 15 MB of every command, by who may do all and by who may do nothing: what decides whether they are
+"""Requests of 15 MB of every command, by who may do all, by who may do nothing and by who has as many privileges
+as one user may have: what decides whether they are
 allowed and what reads them holds none of the threads that serve connections, can be interrupted, and takes no more
 memory than a stated number of MB. Judged by the processor's time of those threads and by the peak of the process, not
 by the clock.
@@ -13,7 +14,7 @@ from functools import partial
 import bson
 from bson import json_util
 
-from fault_test import ROOT, Checks, Client, log_in, run_parts, start, stop, until
+from fault_test import ROOT, Checks, Client, figure, log_in, run_parts, start, stop, until
 
 BYTES = 15_000_000
 # A connection's turn on its thread is half a millisecond; ten times that, beside what it takes to receive the bytes.
@@ -23,12 +24,14 @@ PASSWORD = "only of this test"
 ONLY = os.environ.get("MAYFLY_LARGE_ONLY", "")
 check = Checks(quiet=True)
 
-# What ends the server, the connection or the users, or waits.
+# What ends the server, the connection or the users, or waits: sent by those only whom it is refused.
 LEFT_OUT = {
     "clock", "configureFailPoint", "dropAllUsersFromDatabase", "dropUser", "dropDatabase", "fsync", "fsyncUnlock",
     "killAllSessions", "killAllSessionsByPattern", "killOp", "logRotate", "replSetInitiate", "rotateCertificates",
     "setParameter", "shutdown", "updateUser", "waitForFailPoint",
 }  # fmt: skip
+# Privileges of the user "many": two roles with as many as one role may have, without the user's own.
+ROLE_SIZES = (10_000, 9_990)
 
 
 def array(element, size=BYTES):
@@ -59,7 +62,7 @@ def large_field(db, field, element, rest, first):
     return document([*([many, *rest] if first else [*rest, many]), ("$db", plain(db))])
 
 
-def commands():
+def commands(left_out=LEFT_OUT):
     """{name: (database, what makes the request)}: each command with each of its lists made large, or with a large
     comment."""
     large = {}
@@ -69,7 +72,7 @@ def commands():
             continue
         command = json_util.loads(m[2].replace("<db>", "shop").replace("<other>", "shop").replace('"me"', '"plain"'))
         name, first = next(iter(command.items()))
-        if name in LEFT_OUT or (name == "drop" and first == "system.users"):
+        if name in left_out or (name == "drop" and first == "system.users"):
             continue
         lists = [f for f, v in command.items() if isinstance(v, list) and v]
         if name in ("usersInfo", "rolesInfo") and not lists:
@@ -156,7 +159,23 @@ class Server:
             done = self.root.command(db, command)
             check(done["ok"] == 1, f"{command}: {done}")
         self.plain = log_in(self.proc.port, "plain", PASSWORD, "shop")
+        for n, count in enumerate(ROLE_SIZES):
+            each = [
+                {"resource": {"db": "other", "collection": f"c{n}-{i}"}, "actions": ["find", "insert", "update"]}
+                for i in range(count)
+            ]
+            made = {"createRole": f"many{n}", "privileges": each, "roles": []}
+            check(self.root.command("other", made)["ok"] == 1, "a role of many privileges")
+        roles = [{"role": f"many{n}", "db": "other"} for n in range(len(ROLE_SIZES))]
+        self.root.command("other", {"createUser": "many", "pwd": PASSWORD, "roles": roles})
+        self.many = log_in(self.proc.port, "many", PASSWORD, "other")
+        seen = self.many.command("admin", {"connectionStatus": 1, "showPrivileges": True})["authInfo"]
+        check(len(seen["authenticatedUserPrivileges"]) >= sum(ROLE_SIZES), "and a user of all of them")
         return self
+
+    def users(self):
+        """(client, its name, what is not sent by it)."""
+        return (self.root, "root", LEFT_OUT), (self.plain, "plain", set()), (self.many, "many", set())
 
     def __exit__(self, *error):
         check(stop(self.proc) == 0, "the server ends well")
@@ -197,10 +216,11 @@ class Server:
 def kinds():
     with Server() as server:
         ping = document([("ping", plain(1)), ("comment", array("x")), ("$db", plain("admin"))])
-        for client, who in ((server.root, "root"), (server.plain, "plain")):
+        for client, who, left_out in server.users():
             base = min(server.took(client, ping)[0] for _ in range(5))
             print(f"{who}: {base:.1f} ms to receive {BYTES} bytes", flush=True)
-            for name, make in commands().items():
+            worst = 0
+            for name, make in commands(left_out).items():
                 body = make()
                 with open(f"/proc/{server.proc.pid}/clear_refs", "w") as f:
                     f.write("5")  # the peak is counted from now
@@ -208,12 +228,60 @@ def kinds():
                 ms, reply = server.took(client, body)
                 grown = server.memory("VmHWM") - before
                 ms = server.least(client, body, ms, base)
+                worst = max(worst, ms - base)
                 shown = f"{ms:.1f} ms, {grown} MB, {reply.get('code', 'ok')}"
                 print(f"{who}, {name}: {shown}", flush=True)
                 held = ms > base + MOST_MS  # clock: of the processor
                 check(not held, f"{who}, {name} holds a thread of connections: {shown}")
                 check(grown <= MOST_MB, f"{who}, {name} takes {grown} MB")
+            figure(f"the request of {who} that took a connections' thread longest, beside receiving it", worst)
             check(client.command("admin", {"ping": 1})["ok"] == 1, f"the connection of {who} goes on")
+
+
+def short():
+    """The longest requests that are still decided about on a thread of connections, by who has many privileges."""
+    with Server() as server:
+        worst = 0
+        stages = [{"$unionWith": {"coll": "c0-1"}}] * 80
+        requests = {
+            "aggregate": {"aggregate": "c0-1", "pipeline": stages, "cursor": {}},
+            "bulkWrite": {"bulkWrite": 1, "ops": [{"insert": 0, "document": {}}],
+                          "nsInfo": [{"ns": f"other.c0-{n}"} for n in range(130)]},
+        }  # fmt: skip
+        for name, command in requests.items():
+            db = "admin" if name == "bulkWrite" else "other"
+            body = bson.encode({**command, "$db": db})
+            check(3000 < len(body) <= 4000, f"{name} is short: {len(body)} bytes")
+            ms = min(server.took(server.many, body)[0] for _ in range(20))  # clock: of the processor
+            worst = max(worst, ms)
+            check(ms < MOST_MS, f"a short {name} takes {ms:.1f} ms of a thread of connections")
+        figure("the largest privilege request that is decided on a connections' thread", worst)
+
+
+def point_reads():
+    """One document of 16 MB among small ones, which the average of its collection does not show."""
+    with Server() as server:
+        small = [{"_id": n} for n in range(100)]
+        check(server.root.command("shop", {"insert": "mixed", "documents": small})["ok"] == 1, "small ones")
+        large = {"_id": "large", "d": [{"k": n} for n in range(500_000)]}
+        check(server.root.command("shop", {"insert": "mixed", "documents": [large]})["ok"] == 1, "a large one")
+        for name, command in (
+            ("find", {"find": "mixed", "filter": {"_id": "large"}}),
+            ("find without a field", {"find": "mixed", "filter": {"_id": "large"}, "projection": {"d.k": 0}}),
+            ("find with 60 names", {"find": "mixed", "filter": {"_id": "large"},
+                                    "projection": {f"d.k{n}": 1 for n in range(60)}}),
+            ("update", {"update": "mixed", "updates": [{"q": {"_id": "large"}, "u": {"$set": {"x": 1}}}]}),
+            ("delete", {"delete": "mixed", "deletes": [{"q": {"_id": "large"}, "limit": 1}]}),
+        ):  # fmt: skip
+            before = server.io_ms()
+            reply = server.root.command("shop", command)
+            ms = server.io_ms() - before  # clock: of the processor
+            print(f"{name}: {ms:.1f} ms", flush=True)
+            check(reply["ok"] == 1, f"{name}: {str(reply)[:200]}")
+            # What it takes to send the reply and, once, to read the document.
+            check(ms < 20, f"{name} of a large document takes {ms:.1f} ms of a thread of connections")
+            small = server.root.command("shop", {"find": "mixed", "filter": {"_id": 7}})["cursor"]["firstBatch"]
+            check(small == [{"_id": 7}], f"a small one is found as well: {small}")
 
 
 def shown():
@@ -223,9 +291,9 @@ def shown():
         for db in ("shop", "admin"):
             server.root.command(db, {"profile": 2})
         ping = document([("ping", plain(1)), ("comment", array("x")), ("$db", plain("admin"))])
-        for client, who in ((server.root, "root"), (server.plain, "plain")):
+        for client, who, left_out in server.users():
             base = min(server.took(client, ping)[0] for _ in range(5))
-            for name, make in commands().items():
+            for name, make in commands(left_out).items():
                 if not name.startswith(("insert", "update", "aggregate", "applyOps", "explain", "usersInfo", "find")):
                     continue
                 body = make()
@@ -312,4 +380,4 @@ def interrupted():
         check(replies[0].get("code") == 11601, f"killed by its session: {replies}")
 
 
-run_parts("large_requests", (kinds, shown, together, interrupted), check)
+run_parts("large_requests", (kinds, short, point_reads, shown, together, interrupted), check)
