@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <random>
 #include <set>
 #include <thread>
 
@@ -45,16 +44,10 @@ AccessControl::AccessControl()
       backoff_(std::make_unique<LoginBackoff>()),
       time_keys_(std::make_unique<TimeKeys>()) {
   // Used until storage has a secret. Before the first user exists, there are no real users that
-  // decoys could be compared with.
-  if (auto random = RandomBytes(kDecoySecretBytes)) {
-    UseDecoySecret(std::move(random).value());
-    return;
-  }
-  // The system's own source, whatever ails the library; without that there is no start.
-  std::random_device device;
-  std::string secret(kDecoySecretBytes, '\0');
-  for (char& c : secret) c = static_cast<char>(device());
-  UseDecoySecret(std::move(secret));
+  // decoys could be compared with. So without random bytes any text will do here: the first user
+  // is not made before KeepDecoySecret, which then fails, has stored a secret.
+  auto random = RandomBytes(kDecoySecretBytes);
+  UseDecoySecret(random ? std::move(random).value() : std::string(kDecoySecretBytes, 'x'));
 }
 
 void AccessControl::Open(Storage& storage) {
