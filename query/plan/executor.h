@@ -82,14 +82,15 @@ struct QuerySpec {
 /// projection does not matter. Allocates nothing. `*id` borrows from `filter`.
 bool IsPointRead(const QuerySpec& spec, BsonValue* id);
 
-/// Runs a point read: appends the (projected) document, if there is one, straight to the batch.
-/// Returns how many (0 or 1). With `limits`, one that is longer than they say is left alone, and
-/// they say how long it is: nothing was counted, and somebody else may read it. REQUIRES:
-/// IsPointRead(spec, &id).
+/// What is too long for a thread that must not be held.
 struct PointReadLimits {
   size_t whole, projected;  ///< bytes of a document to be returned as it is, or in part
-  size_t longer = 0;        ///< out: the size of the one that was left alone
+  size_t longer = 0;        ///< out: the size of one that was left alone for its length
 };
+
+/// Runs a point read: appends the (projected) document, if there is one, straight to the batch.
+/// Returns how many (0 or 1). With `limits`, a longer document is left alone: nothing is counted or
+/// appended, and somebody else may read it. REQUIRES: IsPointRead(spec, &id).
 Result<int> RunPointRead(Storage& storage, Operation& op, const QuerySpec& spec, BsonValue id,
                          BsonArrayBuilder& batch, PointReadLimits* limits = nullptr);
 
