@@ -18,6 +18,8 @@ Prints the places; the exit status is 1 when there are any. Usage: check_growth.
 import re
 import sys
 
+from cpp_text import blank, body_end
+
 # By other means than growth.h, however it is used.
 NEVER = [
     (re.compile(r"\bBuild(?:Array|Bson)\("), "a value built in one go"),
@@ -102,21 +104,6 @@ def nested(body):
         if hit := re.search(r"\b(?:for|while) \(", inner):
             return m.end() + hit.start()
     return None
-
-
-def body_end(text, at):
-    depth = 1
-    while at < len(text) and depth:
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
-        at += 1
-    return at
-
-
-def blank(text):
-    """Comments and texts as spaces, so that they match nothing."""
-    text = re.sub(r"//[^\n]*", lambda m: " " * len(m.group()), text)
-    text = re.sub(r'R"(\w*)\(.*?\)\1"', lambda m: re.sub(r"[^\n]", " ", m.group()), text, flags=re.S)
-    return re.sub(r'"(?:\\.|[^"\\\n])*"', lambda m: '"' + " " * (len(m.group()) - 2) + '"', text)
 
 
 def main():

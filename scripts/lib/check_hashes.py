@@ -12,6 +12,8 @@ tests/layout/check_hashes_test.py shows what this script must find.
 import re
 import sys
 
+from cpp_text import without_comments
+
 TABLE = re.compile(r"\b(?:std|boost)::unordered_(?:flat_|node_)?(?:multi)?(map|set)\s*<")
 KEY = re.compile(r"(?:const\s+)?std::string(?:_view)?$")
 
@@ -33,17 +35,12 @@ def arguments(text, at):
     return []
 
 
-def blank(text):
-    """Comments as spaces."""
-    return re.sub(r"//[^\n]*", lambda m: " " * len(m.group()), text)
-
-
 def main():
     found = 0
     for path in sys.argv[1:]:
         with open(path, encoding="utf-8") as f:
             original = f.read()
-        lines, text = original.split("\n"), blank(original)
+        lines, text = original.split("\n"), without_comments(original)
         for m in TABLE.finditer(text):
             of = arguments(text, m.end())
             plain = {"map": 2, "set": 1}[m[1]]

@@ -16,6 +16,8 @@ Prints the places; the exit status is 1 when there are any. Usage: check_io_loop
 import re
 import sys
 
+from cpp_text import blank
+
 # What may stay on the io thread, "command: function" (`*`: whatever calls it), and why.
 CHEAP = "a few nanoseconds for each element of a message, a fraction of what it took to check its BSON"
 BATCH = "at most 500 statements or 64 KB: what is larger is read on a worker"
@@ -112,11 +114,6 @@ FUNCTION = re.compile(
 )
 
 
-def without_comments(text):
-    text = re.sub(r"//[^\n]*", lambda m: " " * len(m.group()), text)
-    return re.sub(r'"(?:\\.|[^"\\\n])*"', lambda m: '"' + " " * (len(m.group()) - 2) + '"', text)
-
-
 def functions(text):
     """name -> (offset, parameters, body) of the functions of a file and the methods of its classes."""
     found = {}
@@ -208,7 +205,7 @@ def main():
         if "/http/" in path:  # has a thread of its own
             continue
         texts[path] = open(path, encoding="utf-8").read()
-        plain = without_comments(texts[path])
+        plain = blank(texts[path])
         FILES[path] = {name: (path, *f) for name, f in functions(plain).items()}
         for name in FILES[path]:
             count[name] = count.get(name, 0) + 1

@@ -23,6 +23,8 @@ import re
 import sys
 from collections import defaultdict
 
+from cpp_text import blank, body_end
+
 ROOTS = ["CursorManager", "ClientCursor", "Transaction", "Session", "UserAccess"]
 OF_A_REQUEST = [
     "BsonBuilder",
@@ -78,21 +80,6 @@ class Class:
         self.path, self.name, self.outer, self.bases = path, name, outer, bases
         self.body, self.line = body, line
         self.members = []  # (line, type, the declaration)
-
-
-def blank(text):
-    """Comments and texts as spaces, so that they match nothing."""
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m.group()), text, flags=re.S)
-    text = re.sub(r'R"(\w*)\(.*?\)\1"', lambda m: re.sub(r"[^\n]", " ", m.group()), text, flags=re.S)
-    return re.sub(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', lambda m: " " * len(m.group()), text)
-
-
-def body_end(text, at):
-    depth = 1
-    while at < len(text) and depth:
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
-        at += 1
-    return at
 
 
 def without(text, opening, closing):

@@ -23,6 +23,8 @@ Prints the places; the exit status is 1 when there are any. Usage: check_names.p
 import re
 import sys
 
+from cpp_text import without_comments
+
 # Refuse NUL, each with an error of its own.
 CHECKS = (
     "'\\0'",
@@ -146,10 +148,6 @@ def name_helpers(text):
             if p and any(True for _ in as_names(body, rf"^\s*{p[1]}\s*$")):
                 found[m[1]] = i
     return found
-
-
-def without_comments(s):
-    return re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m.group()), s, flags=re.S)
 
 
 def check(path):
