@@ -208,7 +208,14 @@ class Server:
                     collections.append((db, c["name"], c["options"], list(coll.find()), list(coll.list_indexes())))
         users, roles = (list(self.root.admin[f"system.{name}"].find()) for name in ("users", "roles"))
         of_others = [d for d in users + roles if not self.owns(f"{d['db']}.system.users")]
-        given = [r for d in users + roles if d["db"] == OWN for r in d["roles"] if r["db"] != OWN]
+        his = [{"role": r, "db": "admin"} for r in self.roles]  # which he may lose: dropAllUsersFromDatabase
+        given = [
+            r
+            for d in users + roles
+            if d["db"] == OWN
+            for r in d["roles"]
+            if r["db"] != OWN and not (d["_id"] == f"{OWN}.own" and r in his)
+        ]
         given += [p for d in roles if d["db"] == OWN for p in d["privileges"] if p["resource"].get("db") != OWN]
         databases = [d for d in self.root.list_database_names() if d != OWN and not self.owns(f"{d}.c")]
         return [sorted(map(str, part)) for part in (collections, of_others, given, databases)]
