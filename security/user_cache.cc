@@ -172,6 +172,9 @@ Result<std::shared_ptr<void>> UserCache::Charge(const PrivilegeMemory::Claim& cl
   std::vector<UserAccessPtr> unused;  // until after the lock
   {
     std::lock_guard l(mutex_);
+    const auto now = std::chrono::steady_clock::now();
+    if (now < unused_go_at_) return taken;
+    unused_go_at_ = now + std::chrono::seconds(1);
     unused.reserve(users_.size());
     for (auto& [name, kept] : users_) unused.push_back(std::move(kept.small));
   }
@@ -179,13 +182,13 @@ Result<std::shared_ptr<void>> UserCache::Charge(const PrivilegeMemory::Claim& cl
   return PrivilegeMemory::Take(memory_, claim);
 }
 
-GrantedRolesPtr UserCache::KnownRoles(const std::string& key, uint64_t generation,
-                                      uint64_t place) const {
+UserCache::Granted UserCache::KnownRoles(const std::string& key, uint64_t generation,
+                                         uint64_t place) const {
   std::lock_guard l(mutex_);
   const auto at = granted_.find(key);
   if (at == granted_.end() || at->second.generation != generation || at->second.place != place)
-    return nullptr;
-  return at->second.roles.lock();
+    return {};
+  return at->second;
 }
 
 Result<GrantedRolesPtr> UserCache::GrantedTo(std::vector<RoleName> names, const std::string& db) {
@@ -195,7 +198,13 @@ Result<GrantedRolesPtr> UserCache::GrantedTo(std::vector<RoleName> names, const 
   std::lock_guard working(working_[static_cast<unsigned char>(key[0]) % working_.size()]);
   const uint64_t generation = roles_generation_.load(std::memory_order_acquire);
   const uint64_t place = source_.PlaceOfRoles();
-  if (GrantedRolesPtr known = KnownRoles(key, generation, place)) return known;
+  Granted known = KnownRoles(key, generation, place);
+  if (GrantedRolesPtr roles = known.roles.lock()) return roles;
+  if (known.refused) {
+    known.refused->db = db;
+    MAYFLY_TRY(auto room, Charge(*known.refused));
+    room.reset();
+  }
   MAYFLY_TRY(ResolvedRoles roles,
              ResolveSomeRoles(names, [&](const RoleName& role, RoleParts parts) {
                return source_.ReadRole(role, parts);
@@ -204,16 +213,24 @@ Result<GrantedRolesPtr> UserCache::GrantedTo(std::vector<RoleName> names, const 
   granted->privileges = PrivilegeSet(roles.privileges);
   granted->administrator = IsAdministrator(granted->privileges);
   granted->bytes = BytesOfRoles(roles);
-  MAYFLY_TRY(granted->share, Charge({db, granted->bytes, granted->administrator}));
+  const auto keep = [&](Granted found) {
+    std::lock_guard l(mutex_);
+    if (granted_.size() >= prune_at_) {
+      std::erase_if(granted_, [](const auto& g) { return g.second.roles.expired(); });
+      prune_at_ = 2 * granted_.size() + 100;
+    }
+    granted_[key] = std::move(found);  // an outdated one is not found
+  };
+  const PrivilegeMemory::Claim claim{db, granted->bytes, granted->administrator};
+  auto room = Charge(claim);
+  if (!room) {
+    keep({{}, generation, place, claim});
+    return room.error();
+  }
+  granted->share = std::move(room).value();
   granted->role_documents = RoleDocuments(roles.roles);
   granted->roles = std::move(roles);
-  std::lock_guard l(mutex_);
-  if (granted_.size() >= prune_at_) {
-    std::erase_if(granted_, [](const auto& g) { return g.second.roles.expired(); });
-    prune_at_ = 2 * granted_.size() + 100;
-  }
-  // An outdated one is not found.
-  granted_[key] = {granted, generation, place};
+  keep({granted, generation, place, {}});
   return GrantedRolesPtr(std::move(granted));
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -143,14 +144,18 @@ class UserCache {
   struct Granted {
     std::weak_ptr<const GrantedRoles> roles;
     uint64_t generation = 0, place = 0;
+    /// There was no room for them: what they would have taken. Nothing is worked out again before
+    /// there is.
+    std::optional<PrivilegeMemory::Claim> refused;
   };
   Result<UserAccessPtr> Read(const UserName& name, uint64_t generation);
   Result<std::shared_ptr<UserAccess>> Resolve(UserDocument user, uint64_t generation);
   /// What these roles of a user of `db` come to now. Errors: as Find.
   Result<GrantedRolesPtr> GrantedTo(std::vector<RoleName> roles, const std::string& db);
-  /// PrivilegeMemory::Take. What is kept though nobody uses it makes room first.
+  /// PrivilegeMemory::Take. What is kept though nobody uses it makes room first, once a second.
   Result<std::shared_ptr<void>> Charge(const PrivilegeMemory::Claim& claim);
-  GrantedRolesPtr KnownRoles(const std::string& key, uint64_t generation, uint64_t place) const;
+  /// Empty if nothing is known of now.
+  Granted KnownRoles(const std::string& key, uint64_t generation, uint64_t place) const;
 
   UserSource& source_;
   const std::shared_ptr<PrivilegeMemory> memory_ = std::make_shared<PrivilegeMemory>();
@@ -159,6 +164,7 @@ class UserCache {
   std::unordered_map<UserName, Kept> users_;
   ClientStringMap<Granted> granted_;  ///< by a digest of the roles' names
   size_t prune_at_ = 100;             ///< entries of granted_
+  std::chrono::steady_clock::time_point unused_go_at_{};
   /// While a set is worked out, others who need it wait for it: one lock for some of all sets.
   std::array<std::mutex, 16> working_;
 };

@@ -96,9 +96,11 @@ Result<RoleDocument> UserChange::Role(const RoleName& name) {
 }
 
 RoleReader UserChange::reader() {
-  return [&stored = ctx_->server.access().stored()](const RoleName& name, RoleParts parts) {
-    return stored.ReadRole(name, parts);
-  };
+  return
+      [&ctx = *ctx_](const RoleName& name, RoleParts parts) -> Result<std::optional<RoleDocument>> {
+        MAYFLY_TRY(ctx.op.CheckInterrupt());
+        return ctx.server.access().stored().ReadRole(name, parts);
+      };
 }
 
 Result<void> UserChange::CheckRolesExist(const std::vector<RoleName>& roles) {
