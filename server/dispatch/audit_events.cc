@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kLeftOut = "...";
 
 bool IsOfUsers(std::string_view collection) {
-  return collection == "system.users" || collection == "system.roles";
+  return collection == kUsersCollection || collection == kRolesCollection;
 }
 
 /// Commands whose first field is the name of a user or a role.
@@ -86,8 +86,8 @@ Result<UsersCollections> UsersWritten(const CommandRow& row, const CommandReques
   UsersCollections written;
   if (req.db != kUsersDatabase || req.fields.empty()) return written;
   const auto note = [&](std::string_view collection) {
-    written.users = written.users || collection == "system.users";
-    written.roles = written.roles || collection == "system.roles";
+    written.users = written.users || collection == kUsersCollection;
+    written.roles = written.roles || collection == kRolesCollection;
   };
   const auto look = [&](BsonView of) {
     const BsonValue ns = of["ns"];
@@ -180,8 +180,8 @@ void AuditRefusedCommand(CommandContext& ctx, const CommandRow* row, const Comma
 
 void AuditDirectMutation(CommandContext& ctx, const CommandRow& row, UsersCollections written,
                          ErrorCode result) {
-  if (written.users) AuditDirectWrite(ctx, kUsersDatabase, "system.users", row.name, result);
-  if (written.roles) AuditDirectWrite(ctx, kUsersDatabase, "system.roles", row.name, result);
+  if (written.users) AuditDirectWrite(ctx, kUsersDatabase, kUsersCollection, row.name, result);
+  if (written.roles) AuditDirectWrite(ctx, kUsersDatabase, kRolesCollection, row.name, result);
 }
 
 void AuditDirectWrite(CommandContext& ctx, std::string_view db, std::string_view collection,

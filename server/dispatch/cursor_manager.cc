@@ -422,9 +422,9 @@ std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const 
   client->ns = ns;
   client->db = req.db;
   client->collection = ns.substr(req.db.size() + 1);
-  std::vector<Uuid> uuids;
-  if (ctx.server.has_storage()) uuids = CredentialUuids(ctx.server.storage().catalog());
-  const ShownCommand shown(req.body, {.sequences = &req.sequences, .uuids = uuids});
+  // `ns` is of the collection that was found, also by its UUID.
+  const ShownCommand shown(req.body,
+                           {.sequences = &req.sequences, .of_users = NamesUsersCollection(ns)});
   client->reads_credentials =
       shown.of_users() || ctx.op.reads_credentials.load(std::memory_order_relaxed);
   client->originating_command = OriginatingCommand(req.body, shown);

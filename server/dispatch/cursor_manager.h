@@ -125,7 +125,6 @@ struct ClientCursor {
   Instant created;
   int64_t last_used_micros = 0;  ///< Clock::MonotonicMicros()
   Instant last_used;
-  bool explicit_kill = false;                  ///< killed while a getMore runs: dropped at check-in
   std::unique_ptr<CursorLimits::Share> share;  ///< the manager's
 
   /// The memory it keeps, about, with what its plan holds. For the limits on cursors.

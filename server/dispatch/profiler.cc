@@ -60,9 +60,8 @@ ShownCommand ShownOf(const FinishedOperation& f) {
     uuids = CredentialUuids(f.server->storage().catalog());
     look.uuids = uuids;
   }
-  const NamespaceParts found = SplitNamespace(f.report.ns);  // check_names: compared
-  look.of_users = f.op.reads_credentials.load(std::memory_order_relaxed) ||
-                  (found.db == "admin" && HoldsCredentials(found.db, found.collection));
+  look.of_users =
+      f.op.reads_credentials.load(std::memory_order_relaxed) || NamesUsersCollection(f.report.ns);
   return ShownCommand(f.request.body, look);
 }
 
@@ -194,7 +193,7 @@ void AppendOriginating(const FinishedOperation& f, bool of_users, BsonBuilder& o
 
 /// Who has logged in on the connection, and who ran it (manual: "Database Profiler Output"): here
 /// at most one user. A client may log in while access control is off, too.
-void AppendUsers(const FinishedOperation& f, BsonBuilder& out) {
+void AppendWhoRan(const FinishedOperation& f, BsonBuilder& out) {
   std::optional<UserName> user;
   if (f.op.user() != nullptr)
     user = f.op.user()->user.name;
@@ -279,7 +278,7 @@ BsonDocument Profiler::Describe(const FinishedOperation& f, Instant now) {
       b.Append("client", f.client->address);
       if (std::string app = f.client->app_name(); !app.empty()) b.Append("appName", app);
     }
-    AppendUsers(f, b);
+    AppendWhoRan(f, b);
   });
 }
 

@@ -6,6 +6,7 @@
 #include "protocol/utf8.h"
 #include "security/sasl.h"
 #include "server/base/log_redaction.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 
@@ -473,6 +474,11 @@ std::string ShortCommandText(BsonView command) {
   }
   text += " }";
   return IsUtf8(text) ? text : PrintableUtf8(text);
+}
+
+bool NamesUsersCollection(std::string_view ns) {
+  const NamespaceParts parts = SplitNamespace(ns);  // check_names: compared
+  return parts.db == "admin" && HoldsCredentials(parts.db, parts.collection);
 }
 
 }  // namespace mayfly

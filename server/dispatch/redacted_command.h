@@ -83,4 +83,7 @@ bool IsHidden(const BsonElement& field);
 inline constexpr size_t kShortCommand = 1000;
 std::string ShortCommandText(BsonView command);
 
+/// Whether a namespace is that of a collection of users.
+bool NamesUsersCollection(std::string_view ns);
+
 }  // namespace mayfly

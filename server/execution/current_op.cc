@@ -47,12 +47,6 @@ struct Taken {
   std::optional<UserName> user;
 };
 
-/// Whether a namespace is that of a collection of users.
-bool NamesUsersCollection(std::string_view ns) {
-  const NamespaceParts parts = SplitNamespace(ns);  // check_names: compared
-  return parts.db == "admin" && HoldsCredentials(parts.db, parts.collection);
-}
-
 /// The replacement for a long command.
 void AppendCutCommand(BsonView command, BsonBuilder& b) {
   b.Append("$truncated", std::to_string(command.size()) + " bytes of " +
