@@ -1,6 +1,7 @@
 #include "query/pipeline/pipeline.h"
 
 #include <algorithm>
+#include <boost/container/static_vector.hpp>
 
 #include "protocol/cut_text.h"
 #include "protocol/seeded_hash.h"
@@ -117,10 +118,18 @@ Result<void> CheckOptionsOnce(std::string_view where, BsonValue options) {
   if (!options.IsDocument()) return Ok();
   // Not sorted: that would be one long step where somebody sends a million of them.
   ClientViewSet names;
+  // Few are compared with one another, without a table.
+  boost::container::static_vector<std::string_view, 16> few;
   for (const BsonElement& e : options.Document()) {
     MAYFLY_TRY(ParseWork::Step(1 + e.name.size() / kNameBytesAStep));
-    ParseWork::Made(kNameBytes);
-    if (!names.insert(e.name).second)
+    bool fresh = std::ranges::find(few, e.name) == few.end();
+    if (few.size() < few.capacity()) {
+      few.push_back(e.name);
+    } else {
+      ParseWork::Made(kNameBytes);
+      fresh = names.insert(e.name).second && fresh;
+    }
+    if (!fresh)
       return LocationError(40413, "BSON field '" + std::string(where) + "." +
                                       ShownText(e.name, 128) + "' is a duplicate field");
   }

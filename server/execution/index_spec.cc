@@ -257,17 +257,6 @@ Result<void> SetExpireAfterSeconds(ExpiryServices& server, const CollectionInfo*
   return Ok();
 }
 
-/// Some readers would take the first of two, others the last.
-Result<void> CheckNamesOnce(BsonView spec) {
-  std::vector<std::string_view> names;
-  for (const BsonElement& e : spec) names.push_back(e.name);
-  std::ranges::sort(names);
-  const auto twice = std::ranges::adjacent_find(names);
-  if (twice == names.end()) return Ok();
-  return Error{LocationCode(40413),
-               "BSON field 'createIndexes.indexes." + ShownName(*twice) + "' is a duplicate field"};
-}
-
 }  // namespace
 
 Result<IndexInfo> ParseIndexSpec(ExpiryServices& server, const CollectionInfo* coll, BsonView spec,
@@ -276,7 +265,8 @@ Result<IndexInfo> ParseIndexSpec(ExpiryServices& server, const CollectionInfo* c
   if (spec.Count() > static_cast<int>(kMaxCommandFields))
     return Error{ErrorCode::kBadValue, "An index specification may have no more than " +
                                            std::to_string(kMaxCommandFields) + " fields"};
-  MAYFLY_TRY(CheckNamesOnce(spec));
+  // Some readers would take the first of two fields, others the last.
+  MAYFLY_TRY(ArgReader("createIndexes.indexes", spec).FinishLoose());
   BsonValue key = spec["key"], name = spec["name"];
   MAYFLY_TRY(CheckName(key, name));
   IndexInfo i;

@@ -430,9 +430,9 @@ void Transactions::Leave(CommandContext& ctx, const TransactionPtr& taken,
                          std::optional<TransactionEnd> abort_as) noexcept {
   Transaction& t = *taken;
   bool abort = false;
-  {
+  if (abort_as) {
     std::lock_guard l(mutex_);
-    abort = abort_as && t.state_ == Transaction::State::kOpen;
+    abort = t.state_ == Transaction::State::kOpen;
   }
   if (abort) Drop(taken, *abort_as);
   ctx.op.view.reset();
