@@ -52,6 +52,9 @@ struct RequestState {
 /// A request of more bytes than this goes to a worker: whatever the command does with it may take
 /// long.
 inline constexpr int32_t kShortRequest = 4 * 1024;
+/// Whether a longer one is allowed is decided on a worker. The slowest privilege function takes a
+/// fifth of a millisecond for so many bytes (usersInfo), and each trip to a worker costs as much.
+inline constexpr int32_t kShortDecision = 16 * 1024;
 /// Only inserts may be larger and short all the same: they check themselves what they write. Beyond
 /// this, to find the documents in the message takes long already (14 ms for 15 MB of small ones).
 inline constexpr int32_t kShortInsert = 1024 * 1024;

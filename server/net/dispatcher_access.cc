@@ -216,7 +216,7 @@ Result<void> Dispatcher::Decide(Connection& c, RequestState& s) {
 }
 
 bool Dispatcher::DecidesLong(Connection& c, const RequestState& s) const {
-  if (s.row == nullptr || s.header.length <= kShortRequest || c.BeforeLogin()) return false;
+  if (s.row == nullptr || s.header.length <= kShortDecision || c.BeforeLogin()) return false;
   const AuditLog* const audit = server_.audit();
   // An insert is decided about by its first field, but the audit log shows its documents, too.
   if (!IsLong(s)) return audit != nullptr && audit->all_checks();

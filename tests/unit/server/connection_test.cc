@@ -345,7 +345,7 @@ TEST_CASE("What is shown of a command stays the same from before it is decided a
     });
   c.Send(RawClient::Message(
       R"({"testSecret": 1, "apiVersion": "1", "apiStrict": true, "comment": ")" +
-      std::string(5000, 'x') +
+      std::string(20000, 'x') +
       R"(", "lsid": {"id": {"$uuid": "3b241101-e2bb-4255-8caf-4136c566a962"}}, "$db": "admin"})"));
   Eventually(look);
   *held = false;
