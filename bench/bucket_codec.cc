@@ -13,7 +13,6 @@
 
 #include "protocol/bson_builder.h"
 #include "timeseries/bucket_codec.h"
-#include "timeseries/header_match.h"
 
 namespace {
 
@@ -143,14 +142,6 @@ void Run(const char* name, Kind kind, int hosts, int points, int in_bucket) {
     for (const BsonValue v : *values.value()) sum += v.NumberAsDouble();
   }
   const double field = Seconds(one);
-  size_t excluded = 0;
-  const auto asking = Clock::now();
-  const BsonDocument limit = BuildBson([](BsonBuilder& d) { d.Append("v", 99.5); });
-  for (const auto& b : buckets) {
-    const auto h = BucketHeader::Decode(b.header);
-    excluded += !MayMatch(h.value(), fields, "usage_user", HeaderCondition::kGt, limit.view()["v"]);
-  }
-  const double ask = Seconds(asking);
   const double sealed = static_cast<double>(header + columns) / total;
   std::printf(
       "%-12s bytes a point: BSON %.0f, documents %.1f, zstd host by host %.1f, sealed %.2f "
@@ -162,10 +153,9 @@ void Run(const char* name, Kind kind, int hosts, int points, int in_bucket) {
       static_cast<double>(zstd) / total / sealed);
   std::printf(
       "%-12s seal %.2f M points/s; unpack %.2f M points/s (%.1f M values/s); one field %.1f M "
-      "values/s; "
-      "header %.2f us, %zu of %zu excluded (%.0f)\n",
+      "values/s (%.0f)\n",
       "", total / seal / 1e6, total / read / 1e6, total * 13 / read / 1e6, total / field / 1e6,
-      ask / static_cast<double>(buckets.size()) * 1e6, excluded, buckets.size(), sum);
+      sum);
 }
 
 }  // namespace
