@@ -92,22 +92,27 @@ void Run(const char* name, Kind kind, int hosts, int points, int in_bucket) {
   const auto series = MakePoints(hosts, points, kind, &arrival);
   const SeriesFields fields{"timestamp", "tags"};
   const double total = static_cast<double>(hosts) * points;
-  size_t bson = 0, stored = 0, zstd = 0, header = 0, columns = 0;
+  size_t bson = 0, stored = 0, zstd = 0, columns = 0;
   std::vector<std::vector<BsonView>> views(series.size());
   for (size_t h = 0; h < series.size(); ++h)
     for (size_t at = 0; at < series[h].size(); at += views[h].back().size())
       views[h].emplace_back(series[h].data() + at);
-  std::vector<SealedBucket> buckets;
+  struct Sealed {
+    std::string points;
+    BsonValue meta;
+  };
+  std::vector<Sealed> buckets;
   const auto sealing = Clock::now();
   for (const auto& v : views) {
     for (size_t at = 0; at < v.size(); at += static_cast<size_t>(in_bucket)) {
       const size_t n = std::min(v.size() - at, static_cast<size_t>(in_bucket));
-      auto b = SealBucket(std::span(v).subspan(at, n), fields, v[at]["tags"], Instant{0});
-      buckets.push_back(std::move(b).value());
+      const BsonValue meta = v[at]["tags"];
+      auto b = SealPoints(std::span(v).subspan(at, n), fields, meta);
+      buckets.push_back({std::move(b).value(), meta});
     }
   }
   const double seal = Seconds(sealing);
-  for (const auto& b : buckets) header += b.header.size(), columns += b.points.size();
+  for (const auto& b : buckets) columns += b.points.size();
   std::string packed(ZSTD_compressBound(16 << 10), '\0');
   // What a collection of documents is on disk, about: blocks of 8 KiB in the order of `_id`, by a
   // compressor like the store's LZ4. Keys and indexes are not counted, on either side.
@@ -127,8 +132,7 @@ void Run(const char* name, Kind kind, int hosts, int points, int in_bucket) {
   std::vector<size_t> ends;
   const auto reading = Clock::now();
   for (const auto& b : buckets) {
-    auto h = BucketHeader::Decode(b.header);
-    auto r = BucketReader::Open(b.points, h.value().meta());
+    auto r = BucketReader::Open(b.points, b.meta);
     out.clear();
     ends.clear();
     if (!r.value().Append(0, r.value().count(), nullptr, out, ends).has_value()) std::abort();
@@ -142,14 +146,12 @@ void Run(const char* name, Kind kind, int hosts, int points, int in_bucket) {
     for (const BsonValue v : *values.value()) sum += v.NumberAsDouble();
   }
   const double field = Seconds(one);
-  const double sealed = static_cast<double>(header + columns) / total;
+  const double sealed = static_cast<double>(columns) / total;
   std::printf(
-      "%-12s bytes a point: BSON %.0f, documents %.1f, zstd host by host %.1f, sealed %.2f "
-      "(columns %.2f, "
-      "header %.2f): 1/%.1f of documents, 1/%.1f of zstd\n",
+      "%-12s bytes a point: BSON %.0f, documents %.1f, zstd host by host %.1f, sealed %.2f: 1/%.1f "
+      "of documents, 1/%.1f of zstd\n",
       name, static_cast<double>(bson) / total, static_cast<double>(stored) / total,
-      static_cast<double>(zstd) / total, sealed, static_cast<double>(columns) / total,
-      static_cast<double>(header) / total, static_cast<double>(stored) / total / sealed,
+      static_cast<double>(zstd) / total, sealed, static_cast<double>(stored) / total / sealed,
       static_cast<double>(zstd) / total / sealed);
   std::printf(
       "%-12s seal %.2f M points/s; unpack %.2f M points/s (%.1f M values/s); one field %.1f M "

@@ -44,9 +44,10 @@ Result<void> CheckLimits(std::span<const BsonView> points) {
   return Ok();
 }
 
-/// `header`: filled too if not null.
-Result<std::string> Seal(std::span<const BsonView> points, const SeriesFields& fields,
-                         BsonValue meta, Instant floor, std::string* header) {
+}  // namespace
+
+Result<std::string> SealPoints(std::span<const BsonView> points, const SeriesFields& fields,
+                               BsonValue meta) {
   MAYFLY_TRY(CheckLimits(points));
   std::string out(1, 1);
   // Documents are split if that gives a bearable number of paths; at least the points are.
@@ -54,26 +55,10 @@ Result<std::string> Seal(std::span<const BsonView> points, const SeriesFields& f
     PointColumns split;
     if (!split.Split(points, fields, depth)) continue;
     PutColumns(out, split, meta);
-    if (header != nullptr) *header = MakeBucketHeader(points, &split, fields, meta, floor).Encode();
     return out;
   }
   PutRows(out, points);
-  if (header != nullptr) *header = MakeBucketHeader(points, nullptr, fields, meta, floor).Encode();
   return out;
-}
-
-}  // namespace
-
-Result<SealedBucket> SealBucket(std::span<const BsonView> points, const SeriesFields& fields,
-                                BsonValue meta, Instant floor) {
-  SealedBucket out;
-  MAYFLY_TRY(out.points, Seal(points, fields, meta, floor, &out.header));
-  return out;
-}
-
-Result<std::string> SealPoints(std::span<const BsonView> points, const SeriesFields& fields,
-                               BsonValue meta) {
-  return Seal(points, fields, meta, {}, nullptr);
 }
 
 Result<std::string> RowsOfPoints(std::span<const BsonView> points, const SeriesFields& fields,

@@ -5,13 +5,22 @@
 #include <string_view>
 #include <vector>
 
-#include "timeseries/bucket_header.h"
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
 #include "timeseries/point_columns.h"
 #include "timeseries/value_column.h"
 
 namespace mayfly {
 
-/// A sealed bucket: the points of one meta value within one span, by columns.
+/// The most points in a bucket, and the most bytes as BSON: sealing stays far below, and a decoder
+/// never exceeds them.
+inline constexpr size_t kMaxBucketPoints = 1 << 16;
+inline constexpr size_t kMaxBucketBytes = 48 << 20;
+
+/// A sealed bucket: the points of one meta value within one span, by columns. Points are encoded in
+/// the given order; decoding returns the same bytes in the same order. Each point's meta value
+/// should be `meta` (missing: the field is missing); any other value is kept as well. REQUIRES:
+/// validated documents. Errors: InternalError beyond the limits above. Threads: any.
 ///
 ///   points  := 1:u8 0:u8 n:varint bytes:compressed                as rows: BSON, one after the other
 ///            | 1:u8 2:u8 n:varint name:text bytes:compressed      rows without their meta value: the
@@ -30,29 +39,10 @@ namespace mayfly {
 /// A path has a column when a step of a shape that is used names a value of it; the columns stand in
 /// the order of the paths. `integers`, `compressed`, `column`: see integer_stream.h, bucket_bytes.h,
 /// value_column.h.
-struct SealedBucket {
-  std::string header;  ///< BucketHeader::Encode
-  std::string points;
-};
-
-/// The most points in a bucket, and the most bytes as BSON: sealing stays far below, and a decoder
-/// never exceeds them.
-inline constexpr size_t kMaxBucketPoints = 1 << 16;
-inline constexpr size_t kMaxBucketBytes = 48 << 20;
-
-/// Encodes points in the given order; decoding returns the same bytes in the same order. Each
-/// point's meta value should be `meta` (missing: the field is missing); any other value is
-/// kept as well. `floor`: the bucket's lower bound. The time of each point is a date.
-/// REQUIRES: validated documents. Errors: InternalError beyond the limits above. Threads:
-/// any.
-Result<SealedBucket> SealBucket(std::span<const BsonView> points, const SeriesFields& fields,
-                                BsonValue meta, Instant floor);
-
-/// The same without the header. Errors: as above.
 Result<std::string> SealPoints(std::span<const BsonView> points, const SeriesFields& fields,
                                BsonValue meta);
 /// Points as rows that are not compressed: what an insert writes, which costs a copy. REQUIRES: as
-/// SealBucket; each point's first value of the meta field has the bytes of `meta`.
+/// SealPoints; each point's first value of the meta field has the bytes of `meta`.
 Result<std::string> RowsOfPoints(std::span<const BsonView> points, const SeriesFields& fields,
                                  BsonValue meta);
 /// Whether these bytes are rows, in either form: points that were not sealed, or cannot be.
@@ -63,7 +53,7 @@ bool AreRows(std::string_view points);
 /// One thread at a time.
 class BucketReader {
  public:
-  /// `points`, and the bytes of `meta` (the header's), must outlive this. Errors: damage, budget.
+  /// `points`, and the bytes of `meta` (the bucket's), must outlive this. Errors: damage, budget.
   static Result<BucketReader> Open(std::string_view points, BsonValue meta,
                                    size_t limit = 4 * kMaxBucketBytes);
   BucketReader(BucketReader&&) noexcept;

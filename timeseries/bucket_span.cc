@@ -135,13 +135,4 @@ bool FitsBucket(Instant t, Instant floor, BucketSpan span) {
   return since < static_cast<uint64_t>(span.max_span_seconds) * 1000;
 }
 
-Instant BucketDeadline(Instant floor, BucketSpan span, int64_t expire_after_seconds) {
-  int64_t seconds = 0, millis = 0, deadline = 0;
-  if (__builtin_add_overflow(expire_after_seconds, span.max_span_seconds, &seconds) ||
-      __builtin_mul_overflow(seconds, 1000, &millis) ||
-      __builtin_add_overflow(floor.millis, millis, &deadline))
-    return {INT64_MAX};
-  return {deadline};
-}
-
 }  // namespace mayfly

@@ -55,9 +55,6 @@ Result<void> CheckSeriesFields(std::string_view time, const std::string* meta);
 Instant BucketFloor(Instant t, BucketSpan span);
 /// Whether a point of time `t` fits into the bucket from `floor` on: [floor, floor + span).
 bool FitsBucket(Instant t, Instant floor, BucketSpan span);
-/// When a bucket is due: its upper bound (floor + span) and the seconds have passed. The largest
-/// Instant if there is no such number. REQUIRES: seconds >= 0.
-Instant BucketDeadline(Instant floor, BucketSpan span, int64_t expire_after_seconds);
 /// Whether one point of this time suspends all expiry of its collection (manual: "Set up Automatic
 /// Removal for Time Series Collections"): before 1970, or after 2038-01-19T03:14:07.000Z.
 constexpr bool SuspendsExpiry(Instant t) {

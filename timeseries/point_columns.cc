@@ -13,8 +13,6 @@ uint32_t PointColumns::Find(uint32_t parent, std::string_view name) {
 }
 
 bool PointColumns::Walk(BsonView doc, uint32_t path, int depth, const SeriesFields& fields) {
-  const uint64_t document = ++document_;
-  ++paths_[path].documents;
   for (const BsonElement& e : doc) {
     // Most points have the fields of the one before: its next step then names the path.
     uint32_t p = 0;
@@ -23,21 +21,15 @@ bool PointColumns::Walk(BsonView doc, uint32_t path, int depth, const SeriesFiel
       p = step / 2;
     else if ((p = Find(path, e.name)) == 0)
       return false;
-    if (paths_[p].seen_last != document) {
-      paths_[p].seen_last = document;
-      ++paths_[p].seen_in;
-    }
     const bool meta = path == 0 && !fields.meta.empty() && e.name == fields.meta;
     if (meta) meta_path_ = p;
-    const bool open = e.value.IsDocument() && !meta;
-    if (open && depth > 0) {
+    if (e.value.IsDocument() && !meta && depth > 0) {
       steps_.push_back(2 * p + 1);
       if (!Walk(e.value.Document(), p, depth - 1, fields)) return false;
       steps_.push_back(kClose);
       if (expected_ < expected_end_) ++expected_;  // the end of this document, in the point before
       continue;
     }
-    documents_whole_ |= open;
     steps_.push_back(2 * p);
     paths_[p].values.push_back(e.value);
   }

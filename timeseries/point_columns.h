@@ -32,9 +32,6 @@ class PointColumns {
     uint32_t parent = 0;
     std::string_view name;
     std::vector<BsonValue> values;  ///< in the order of the points; two of one point if named twice
-    uint32_t documents = 0;         ///< how many documents were taken apart here
-    uint32_t seen_in = 0;           ///< how many documents of `parent` have this field
-    uint64_t seen_last = 0;         ///< the number of the last of them
   };
   // Steps of a shape: a value of path p is 2p, a document of path p that begins is 2p + 1, and
   // kClose ends the innermost document.
@@ -51,9 +48,6 @@ class PointColumns {
   const std::vector<int64_t>& shape_of() const { return shape_of_; }
   /// The path of the meta field; 0 if no point has one.
   uint32_t meta_path() const { return meta_path_; }
-  /// Whether documents stand as values in columns of other than the meta field: not all paths are
-  /// known then.
-  bool documents_whole() const { return documents_whole_; }
 
  private:
   bool Walk(BsonView doc, uint32_t path, int depth, const SeriesFields& fields);
@@ -70,9 +64,7 @@ class PointColumns {
   const uint32_t* expected_ = nullptr;  ///< the next step of the point before; null: it had no more
   const uint32_t* expected_end_ = nullptr;
   size_t shape_steps_ = 0;
-  uint64_t document_ = 0;  ///< the number of the document that is being walked
   uint32_t meta_path_ = 0;
-  bool documents_whole_ = false;
 };
 
 }  // namespace mayfly

@@ -49,7 +49,6 @@ GRAMMARS = {
     "storage/write/document_diff.h",
     "storage/write/log_format.h",
     "timeseries/bucket_codec.h",
-    "timeseries/bucket_header.h",
     "timeseries/double_stream.h",
     "timeseries/integer_stream.h",
     "timeseries/value_column.h",

@@ -1,4 +1,4 @@
-// Sealed buckets from anywhere: a header and columns, of whatever bytes, are an error or points
+// Sealed buckets from anywhere: columns, of whatever bytes and meta value, are an error or points
 // that are valid BSON, which come back as they are when they are sealed again. An input that is a
 // list of points (extended JSON, one a line) must come back byte for byte.
 #include <cstdint>
@@ -37,15 +37,12 @@ void CheckRoundTrip(const std::string& bytes, const std::vector<size_t>& ends) {
   }
   Require(at == bytes.size(), "nothing stands behind the last point");
   const BsonValue meta = points.empty() ? BsonValue() : points[0]["m"];
-  auto sealed = SealBucket(points, kFields, meta, Instant{0});
+  auto sealed = SealPoints(points, kFields, meta);
   Require(sealed.has_value(), "what was unpacked can be sealed");
-  auto header = BucketHeader::Decode(sealed.value().header);
-  Require(header.has_value(), "its header can be read");
-  Require(header.value().Encode() == sealed.value().header, "and is written as it was");
   // What is sealed is not refused, unless it needs more room than there is for hostile bytes.
   std::string again;
   std::vector<size_t> again_ends;
-  if (!Read(sealed.value().points, header.value().meta(), again, again_ends)) {
+  if (!Read(sealed.value(), meta, again, again_ends)) {
     Require(bytes.size() > kLimit / 64, "what was sealed can be read");
     return;
   }
@@ -75,19 +72,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     FromText(input);
     return 0;
   }
-  // The size of the header, the header, the points.
+  // The size of a document, the document, whose first value is the meta value, and the points.
   if (size < 2) return 0;
   const size_t split = std::min<size_t>(LoadLe<uint16_t>(input.data()), size - 2);
   // Copies, so that a read beyond the end is found.
-  const std::string header_bytes = input.substr(2, split), points = input.substr(2 + split);
-  auto header = BucketHeader::Decode(header_bytes);
+  const std::string document = input.substr(2, split), points = input.substr(2 + split);
   BsonValue meta;
-  if (header.has_value()) {
-    meta = header.value().meta();
-    auto again = BucketHeader::Decode(header.value().Encode());
-    Require(again.has_value() && again.value().Encode() == header.value().Encode(),
-            "a header that was read is written and read again");
-  }
+  if (ValidateBson(document, false).has_value() && !BsonView(document).empty())
+    meta = BsonView(document).First().value;
   std::string out;
   std::vector<size_t> ends;
   if (Read(points, meta, out, ends)) CheckRoundTrip(out, ends);

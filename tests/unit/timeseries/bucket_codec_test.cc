@@ -26,21 +26,20 @@ std::vector<BsonView> Views(const std::vector<BsonDocument>& points) {
   return {points.begin(), points.end()};
 }
 
-SealedBucket Seal(const std::vector<BsonDocument>& points) {
-  const BsonValue meta = points.empty() ? BsonValue() : points[0].view()["m"];
-  auto bucket = SealBucket(Views(points), kFields, meta, Instant{0});
+BsonValue MetaOf(const std::vector<BsonDocument>& points) {
+  return points.empty() ? BsonValue() : points[0].view()["m"];
+}
+
+std::string Seal(const std::vector<BsonDocument>& points) {
+  auto bucket = SealPoints(Views(points), kFields, MetaOf(points));
   REQUIRE(bucket.has_value());
   return bucket.value();
 }
 
 /// What comes out of the bucket is what went in, at once and from any point on.
 bool ComesBack(const std::vector<BsonDocument>& points, size_t from = 0) {
-  const SealedBucket bucket = Seal(points);
-  auto header = BucketHeader::Decode(bucket.header);
-  if (!header.has_value() || header.value().points != points.size() ||
-      header.value().Encode() != bucket.header)
-    return false;
-  auto reader = BucketReader::Open(bucket.points, header.value().meta());
+  const std::string bucket = Seal(points);
+  auto reader = BucketReader::Open(bucket, MetaOf(points));
   if (!reader.has_value() || reader.value().count() != points.size()) return false;
   std::string out, expected;
   std::vector<size_t> ends, expected_ends;
@@ -99,7 +98,7 @@ TEST_CASE("Points of even intervals cost almost nothing", "[bucket]") {
       b.Append("m", "host_1");
       b.Append("v", 21.5);
     }));
-  CHECK(Seal(points).points.size() < 100);
+  CHECK(Seal(points).size() < 100);
   CHECK(ComesBack(points));
 }
 
@@ -141,7 +140,7 @@ TEST_CASE("Points of too many shapes are rows", "[bucket]") {
       b.Append("t", Instant{i});
       for (int f = 0; f < 3; ++f) b.Append("f" + std::to_string(3 * i + f), i);
     }));
-  CHECK(Seal(points).points[1] == 0);
+  CHECK(Seal(points)[1] == 0);
   CHECK(ComesBack(points));
   CHECK(ComesBack(points, 2999));
   // Too many paths below a field alone: that field stays whole.
@@ -152,7 +151,7 @@ TEST_CASE("Points of too many shapes are rows", "[bucket]") {
       BsonBuilder d = b.OpenDocument("d");
       for (int f = 0; f < 3; ++f) d.Append("f" + std::to_string(3 * i + f), i);
     }));
-  CHECK(Seal(points).points[1] == 1);
+  CHECK(Seal(points)[1] == 1);
   CHECK(ComesBack(points));
 }
 
@@ -160,9 +159,9 @@ TEST_CASE("Projections unpack what they ask for", "[bucket]") {
   CHECK(rc::check("projection", [] {
     const auto points = Random(*rc::gen::arbitrary<uint64_t>(), 50);
     const std::vector<std::string> names = {"t", "c", "zz"};
-    const SealedBucket bucket = Seal(points);
+    const std::string bucket = Seal(points);
     const BsonDocument first = points[0];
-    auto reader = BucketReader::Open(bucket.points, first.view()["m"]);
+    auto reader = BucketReader::Open(bucket, first.view()["m"]);
     RC_ASSERT(reader.has_value());
     std::string out, expected;
     std::vector<size_t> ends;
@@ -185,10 +184,10 @@ TEST_CASE("Projections unpack what they ask for", "[bucket]") {
 
 TEST_CASE("A column that is not asked for is not read", "[bucket]") {
   const auto points = Random(7, 40);
-  SealedBucket bucket = Seal(points);
+  std::string bucket = Seal(points);
   // The last column's bytes: damaged, which only who reads it meets.
-  bucket.points.back() = static_cast<char>(bucket.points.back() ^ 0x5A);
-  auto reader = BucketReader::Open(bucket.points, points[0].view()["m"]);
+  bucket.back() = static_cast<char>(bucket.back() ^ 0x5A);
+  auto reader = BucketReader::Open(bucket, points[0].view()["m"]);
   REQUIRE(reader.has_value());
   std::string out;
   std::vector<size_t> ends;
@@ -198,16 +197,13 @@ TEST_CASE("A column that is not asked for is not read", "[bucket]") {
 
 TEST_CASE("Damaged buckets are errors", "[bucket]") {
   const auto points = Random(3, 60);
-  const SealedBucket bucket = Seal(points);
+  const std::string bucket = Seal(points);
   std::mt19937_64 random(1);
   for (int i = 0; i < 4000; ++i) {
-    std::string bytes = bucket.points, header = bucket.header;
+    std::string bytes = bucket;
     if (i % 3 == 0) bytes.resize(random() % bytes.size());
-    for (uint64_t n = random() % 4; n > 0; --n) {
+    for (uint64_t n = random() % 4; n > 0; --n)
       if (!bytes.empty()) bytes[random() % bytes.size()] = static_cast<char>(random());
-      header[random() % header.size()] = static_cast<char>(random());
-    }
-    (void)BucketHeader::Decode(header);
     auto reader = BucketReader::Open(bytes, points[0].view()["m"], 4 << 20);
     if (!reader.has_value()) continue;
     std::string out;
@@ -227,9 +223,9 @@ TEST_CASE("A small bucket that unpacks to much is refused before the memory is t
     points.push_back(BuildBson([&](BsonBuilder& b) {
       b.Append("t", Instant{i}).Append("s", std::string(50'000, i % 2 ? 'a' : 'b'));
     }));
-  const SealedBucket bucket = Seal(points);
-  CHECK(bucket.points.size() < 1000);
-  auto reader = BucketReader::Open(bucket.points, {}, 60'000);
+  const std::string bucket = Seal(points);
+  CHECK(bucket.size() < 1000);
+  auto reader = BucketReader::Open(bucket, {}, 60'000);
   REQUIRE(reader.has_value());
   std::string out;
   std::vector<size_t> ends;
@@ -243,8 +239,8 @@ TEST_CASE("A small bucket that unpacks to much is refused before the memory is t
 TEST_CASE("A bucket has limits", "[bucket]") {
   const BsonDocument point = BuildBson([](BsonBuilder& b) { b.Append("t", Instant{0}); });
   const std::vector<BsonView> points(kMaxBucketPoints + 1, point.view());
-  CHECK(!SealBucket(points, kFields, {}, Instant{0}).has_value());
-  CHECK(SealBucket(std::span(points).first(kMaxBucketPoints), kFields, {}, Instant{0}).has_value());
+  CHECK(!SealPoints(points, kFields, {}).has_value());
+  CHECK(SealPoints(std::span(points).first(kMaxBucketPoints), kFields, {}).has_value());
 }
 
 TEST_CASE("A reader of a part of its points gives these", "[bucket]") {
@@ -252,11 +248,10 @@ TEST_CASE("A reader of a part of its points gives these", "[bucket]") {
     const auto seed = *rc::gen::arbitrary<uint64_t>();
     const auto n = *rc::gen::inRange<size_t>(1, 300);
     const auto points = Random(seed, n);
-    const SealedBucket bucket = Seal(points);
+    const std::string bucket = Seal(points);
     const auto end = *rc::gen::inRange<size_t>(0, n + 2), from = *rc::gen::inRange<size_t>(0, n);
-    auto header = BucketHeader::Decode(bucket.header);
-    auto whole = BucketReader::Open(bucket.points, header.value().meta());
-    auto part = BucketReader::Open(bucket.points, header.value().meta());
+    auto whole = BucketReader::Open(bucket, MetaOf(points));
+    auto part = BucketReader::Open(bucket, MetaOf(points));
     // Some columns may be there already, whole.
     if (n % 2 == 0) RC_ASSERT(part.value().Field("t").has_value());
     part.value().Only(from, end);
@@ -297,9 +292,9 @@ TEST_CASE("Numbers of every kind and width come back from any part", "[bucket]")
         if (kind == 3) b.Append("v", std::bit_cast<double>(bits));
       }));
     }
-    const SealedBucket bucket = Seal(points);
+    const std::string bucket = Seal(points);
     const auto from = *rc::gen::inRange<size_t>(0, n), to = *rc::gen::inRange<size_t>(from, n + 1);
-    auto reader = BucketReader::Open(bucket.points, {});
+    auto reader = BucketReader::Open(bucket, {});
     RC_ASSERT(reader.has_value());
     reader.value().Only(from, to);
     std::string out, expected;
