@@ -14,6 +14,31 @@ clean() {
 # none WHAT TEXT: nothing was found.
 none() { if [ -z "$2" ]; then good; else bad "$1:" "$2"; fi; }
 
+# check_runs: each run of tests/fault is in a step, and what the lists of scripts/test name is there: a name that is
+# misspelt would show when its step comes, hours later, or never in a list that takes runs out of another.
+check_runs() {
+  local t list
+  for t in $(cd tests/fault && ls -- *_run.py); do
+    case " ${CRASH_RUNS[*]} ${SET_RUNS[*]} ${CHAOS_RUNS[*]} " in
+      *" ${t%_run.py} "*) good ;;
+      *) bad "no step runs tests/fault/$t" ;;
+    esac
+  done
+  for list in DURABILITY_RUNS CRASH_RUNS SET_RUNS BESIDE_SETS CHAOS_RUNS NOT_JUNK JUNK_RUNS ASAN_RUNS; do
+    local -n runs=$list
+    # shellcheck disable=SC2068  # NOT_JUNK is one text
+    for t in ${runs[@]}; do
+      if [ -f "tests/fault/${t}_run.py" ]; then good; else bad "$list: there is no tests/fault/${t}_run.py"; fi
+    done
+  done
+  for t in "${BESIDE_SETS[@]}"; do
+    case " ${SET_RUNS[*]} " in
+      *" $t "*) good ;;
+      *) bad "BESIDE_SETS: $t is not in SET_RUNS" ;;
+    esac
+  done
+}
+
 # Every *_test.cc belongs to a target, every fault run to a step; the rooms include what they may;
 # nothing in tests sleeps; no cursor points into a request; what grows is charged; scripts name what is there; the code
 # is formatted; pages have the numbers of the code.
@@ -37,12 +62,7 @@ check_layout() {
   for t in $(ls tests/fuzz/corpus); do
     if [ -f "tests/fuzz/${t}_fuzz.cc" ]; then good; else bad "no target reads tests/fuzz/corpus/$t"; fi
   done
-  for t in $(cd tests/fault && ls *_run.py); do
-    case " ${CRASH_RUNS[*]} ${SET_RUNS[*]} ${CHAOS_RUNS[*]} " in
-      *" ${t%_run.py} "*) good ;;
-      *) bad "no step runs tests/fault/$t" ;;
-    esac
-  done
+  check_runs
   none "Asio outside server/, replication/ and link/" \
     "$(grep -rlE '#include <boost/(asio|beast)' protocol timeseries storage query ttl backup security || true)"
   none "RocksDB headers outside storage/kv/rocks_*" "$(grep -rlE '#include <rocksdb/' --include='*.h' --include='*.cc' \
