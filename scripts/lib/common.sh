@@ -107,10 +107,14 @@ npm_folder() {
 }
 npm_install() {
   [ ! -f "$NODE_MODULES/.complete" ] || return 0  # by the script that was before this one
+  local log
   say "installing npm packages of $(basename "$1")"
+  log=$(mktemp "$TOOLS/npm.XXXXXX")
   mkdir -p "$(dirname "$NODE_MODULES")"
   cp "$1"/package*.json "$(dirname "$NODE_MODULES")/"
-  (cd "$(dirname "$NODE_MODULES")" && npm ci --silent >/dev/null) || die "npm ci failed"
+  (cd "$(dirname "$NODE_MODULES")" && npm ci --loglevel=error >"$log" 2>&1) ||
+    { tail -20 "$log"; die "npm ci failed for $1; all it said is in $log"; }
+  rm -f "$log"
   touch "$NODE_MODULES/.complete"
 }
 
