@@ -368,6 +368,10 @@ def one_authority():
         check(status == 2 and file in said and not os.path.exists(f"{folder}/set/c/key"), f"and no more comes: {said}")
         os.rename(f"{folder}/kept", f"{folder}/set/authority/{file}")
     check(run(secure, f"{folder}/set", "c")[0] == 0 and goes_with("set/a", "set/c/c.pem")[0] == 0, "a member more")
+    # What stands for something else in these commands.
+    for names in (("alone",), ("alone", "alone"), ("a", "alone"), ("a", "authority")):
+        status, said = run(secure, f"{folder}/words", *names)
+        check(status == 2 and names[-1] in said and not os.path.exists(f"{folder}/words"), f"{names}: {said}")
     # As earlier versions made one: DIR/key, DIR/tls and DIR/tls/authority, whose certificate is in DIR/tls alone.
     os.makedirs(f"{folder}/old")
     run(certificates, f"{folder}/old/tls", "server", "a", "a")
