@@ -6,9 +6,10 @@
 #
 # forgive=1: a step that failed is run once more, alone. It counts as passed if it passes then, and is told as FLAKY,
 # with the log of the first time; builds and what only reads the code are not tried again. A step that can run a part of
-# itself (a file, a part of a fault run) appends a line for each part that failed to the file that MAYFLY_FAILED names:
-# name, what passed in it, what failed, with tabs between. With MAYFLY_AGAIN set to such a file it runs only what stands
-# there. The name "*" stands for all of it.
+# itself (a program, a file, a part of a fault run) appends a line for each part that failed to the file that
+# MAYFLY_FAILED names: name, what passed in it, what failed, with tabs between; and a line "." when it has come to its
+# last part. With MAYFLY_AGAIN set to such a file it runs only what stands there. It is run as a whole if it ended
+# before its last part, if more failed than the parts say, or if one of them is called "*".
 # remember=FOLDER: what has passed is noted there and not run again.
 passed=0 failed=0
 failures=() flaky=()
@@ -65,7 +66,7 @@ run_step() {
   export MAYFLY_FAILED=$parts MAYFLY_AGAIN=
   if [ -n "${2:-}" ]; then
     mv "$log" "${log%.log}.first.log"
-    if [ -s "$parts" ] && ! grep -q '^\*' "$parts"; then
+    if parts_are_all "$name"; then
       # What passed the first time outside of the parts that are run again.
       read -r before _ <"${log%.log}.count"
       before=$((before - $(awk -F'\t' '{n += $2} END {print n + 0}' "$parts")))
@@ -94,7 +95,16 @@ run_step() {
   else
     printf '  ok   %-28s %4d s  %d passed\n' "$name" $((SECONDS - start)) "$p"
   fi
-  grep -hoE '(SKIPPED|FLAKY): .*' "$log" | sort -u | sed 's/^/       /' || true
+  grep -hoE 'SKIPPED: .*' "$log" | sort -u | sed 's/^/       /' || true
+}
+
+# parts_are_all NAME: what has failed in the step is in the parts that it has noted, and in nothing else.
+parts_are_all() {
+  local file=$logs/${1// /-} f=0
+  [ -s "$file.failed" ] && [ -f "$file.count" ] || return 1
+  read -r _ f <"$file.count"
+  awk -F'\t' -v f="$f" '$1 == "*" {whole = 1} $1 == "." {end = 1} {n += $3} END {exit !(end && !whole && n == f)}' \
+    "$file.failed"
 }
 
 # forgiven NAME: the step may have failed of what ran beside it.
@@ -105,16 +115,18 @@ forgiven() {
 
 # settle NAME: counts a step that has ended; what failed is tried again first, with nothing beside it.
 settle() {
-  local name=$1 p=0 f=1 file=$logs/${1// /-}
+  local name=$1 p=0 f=1 file=$logs/${1// /-} parts
+  rm -f "$file.again"
   read -r p f <"$file.count" || true
   if [ "$f" -gt 0 ] && forgiven "$name"; then
     printf '  once more, alone: %s\n' "$name"
     run_step "$name" again
     p=0 f=1
     read -r p f <"$file.count" || true
-    [ "$f" -gt 0 ] || flaky+=("$name, ${file#"$ROOT"/}.first.log")
+    parts=
+    [ ! -f "$file.again" ] || parts=" ($(grep -v '^\.' "$file.again" | cut -f1 | sed "s|^$ROOT/||" | paste -sd' '))"
+    [ "$f" -gt 0 ] || flaky+=("$name$parts, ${file#"$ROOT"/}.first.log")
   fi
-  while read -r line; do flaky+=("$name: $line"); done < <(grep -hoE '^FLAKY: .*' "$file.log" | cut -d' ' -f2- || true)
   passed=$((passed + p)) failed=$((failed + f))
   if [ "$f" -gt 0 ]; then
     failures+=("$name")
@@ -149,7 +161,7 @@ summary() {
   done
   for name in "${flaky[@]}"; do printf 'FLAKY %s\n' "$name"; done
   printf 'the slowest: '
-  (cd "$logs" && for name in *.time; do echo "$(cat "$name") s ${name%.time}"; done) | sort -rn | head -3 | paste -sd, |
+  (cd "$logs" && for name in *.time; do [ ! -f "$name" ] || echo "$(cat "$name") s ${name%.time}"; done) | sort -rn | head -3 | paste -sd, |
     sed 's/,/, /g'
   if [ ${#failures[@]} -gt 0 ]; then echo "failed: ${failures[*]}"; fi
   echo "$passed passed, $failed failed"

@@ -706,6 +706,7 @@ def run(files, folder, uri, args):
                 signal.alarm(0)
         if len(failed) > failed_before:
             failed_parts.note(label, passed - passed_before, len(failed) - failed_before)
+    failed_parts.end()
     print(
         f"{env.topology}, version {'.'.join(map(str, env.version))}: "
         f"{requirements} tests not for this server by runOnRequirements"

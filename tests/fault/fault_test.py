@@ -96,6 +96,7 @@ def run_parts(name, parts, check):
             check(False, f"{part.__name__} ended: {e!r}"[:3000])
         if check.failed > failed:
             failed_parts.note(part.__name__, check.passed - passed, check.failed - failed)
+    failed_parts.end()
     check.end(name)
 
 

@@ -526,6 +526,7 @@ def main():
         passed, failed = passed + f.passed, failed + f.failed
         if f.failed:
             failed_parts.note(part(path), f.passed, f.failed)
+    failed_parts.end()
     if standalone and server is not standalone and not standalone.stop():
         failed += 1
         failed_parts.note("*")
