@@ -11,8 +11,9 @@
 # last part. With MAYFLY_AGAIN set to such a file it runs only what stands there. It is run as a whole if it ended
 # before its last part, if more failed than the parts say, or if one of them is called "*".
 # remember=FOLDER: what has passed is noted there and not run again.
+# A step that failed says what the machine lacked meanwhile, if it did: disk, memory, a port. That changes no verdict.
 passed=0 failed=0
-failures=() flaky=()
+failures=() flaky=() lacking=()
 declare -A commands=()
 waiting=() pids=() refused=()
 
@@ -61,8 +62,8 @@ together() {
 
 # run_step NAME [again]: the step's command, a line about it, and its counts in a file beside the log.
 run_step() {
-  local name=$1 start=$SECONDS log=$logs/${1// /-}.log status=0 p f before=0
-  local parts=${log%.log}.failed
+  local name=$1 start=$SECONDS log=$logs/${1// /-}.log status=0 p f before=0 kills
+  local parts=${log%.log}.failed lacks=${log%.log}.lacks
   export MAYFLY_FAILED=$parts MAYFLY_AGAIN=
   if [ -n "${2:-}" ]; then
     mv "$log" "${log%.log}.first.log"
@@ -73,8 +74,11 @@ run_step() {
       mv "$parts" "${log%.log}.again"
       MAYFLY_AGAIN=${log%.log}.again
     fi
+  else
+    rm -f "$lacks"
   fi
   rm -f "${log%.log}.count" "$parts"
+  kills=$(lacked kills)
   (set -e; eval "${commands[$name]}") >"$log" 2>&1 || status=$?
   p=$(tail -n 20 "$log" | grep -oE '[0-9]+ passed' | tail -1 | cut -d' ' -f1 || true)
   f=$(tail -n 20 "$log" | grep -oE '[0-9]+ failed' | tail -1 | cut -d' ' -f1 || true)
@@ -92,11 +96,15 @@ run_step() {
     printf '  %-4s %-28s %4d s  %d passed, %d failed; the end of %s:\n' \
       "$word" "$name" $((SECONDS - start)) "$p" "$f" "${log#"$ROOT"/}"
     tail -n 60 "$log" | sed 's/^/       | /'
+    lacked lacks "$ROOT" "${kills:-0}" "$log" | tee -a "$lacks" | sed 's/^/       /'
   else
     printf '  ok   %-28s %4d s  %d passed\n' "$name" $((SECONDS - start)) "$p"
   fi
   grep -hoE 'SKIPPED: .*' "$log" | sort -u | sed 's/^/       /' || true
 }
+
+# lacked ARGUMENT…: what tests/golden/own.py says.
+lacked() { python3 "$ROOT/tests/golden/own.py" "$@" || true; }
 
 # parts_are_all NAME: what has failed in the step is in the parts that it has noted, and in nothing else.
 parts_are_all() {
@@ -128,6 +136,9 @@ settle() {
     [ "$f" -gt 0 ] || flaky+=("$name$parts, ${file#"$ROOT"/}.first.log")
   fi
   passed=$((passed + p)) failed=$((failed + f))
+  if [ -s "$file.lacks" ]; then
+    while read -r line; do lacking+=("$name: $line"); done < <(sort -u "$file.lacks")
+  fi
   if [ "$f" -gt 0 ]; then
     failures+=("$name")
   elif [ -n "$remember" ]; then
@@ -141,7 +152,7 @@ passed_before() {
   local file=${1// /-}.count
   [ -n "$remember" ] && [ -f "$remember/$file" ] || return 1
   cp "$remember/$file" "$logs/$file"
-  rm -f "$logs/${1// /-}".{time,log}
+  rm -f "$logs/${1// /-}".{time,log,lacks}
   touch "$logs/${1// /-}.log"
   printf '  ok   %-28s earlier, on this very tree\n' "$1"
 }
@@ -152,7 +163,8 @@ hash_of_tree() {
     cut -c1-16
 }
 
-# summary: what each failed step said of its failures, where one looks; what passed only when it was alone; the slowest.
+# summary: what each failed step said of its failures, where one looks; what passed only when it was alone; what the
+# machine lacked; the slowest.
 summary() {
   local name
   for name in "${failures[@]}"; do
@@ -160,9 +172,10 @@ summary() {
       sed "s/^/$name: /" || true
   done
   for name in "${flaky[@]}"; do printf 'FLAKY %s\n' "$name"; done
+  for name in "${lacking[@]}"; do printf '%s\n' "$name"; done
   printf 'the slowest: '
-  (cd "$logs" && for name in *.time; do [ ! -f "$name" ] || echo "$(cat "$name") s ${name%.time}"; done) | sort -rn | head -3 | paste -sd, |
-    sed 's/,/, /g'
+  (cd "$logs" && for name in *.time; do [ ! -f "$name" ] || echo "$(cat "$name") s ${name%.time}"; done) | sort -rn |
+    head -3 | paste -sd, | sed 's/,/, /g'
   if [ ${#failures[@]} -gt 0 ]; then echo "failed: ${failures[*]}"; fi
   echo "$passed passed, $failed failed"
   [ "$failed" -eq 0 ]

@@ -538,6 +538,9 @@ def main():
     if passed + failed == 0:
         failed = 1
         print(f"FAIL nothing to run in {', '.join(map(str, a.files))}")
+    if failed:
+        for line in own.troubles():
+            print(line)
     print(f"golden: {passed} passed, {failed} failed")
     sys.exit(1 if failed else 0)
 

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""scripts/lib/steps.sh: what a step counts as, what is tried again, what the last lines say. And
+tests/golden/own.py: what it says of a machine that lacks something."""
+
+import os, shutil, signal, subprocess, sys, tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/golden"))
+import own
+
+HEAD = f"""
+set -euo pipefail
+ROOT={ROOT}
+. "$ROOT/scripts/lib/steps.sh"
+logs=$PWD/logs forgive=${{forgive:-1}} remember=
+mkdir -p "$logs"
+# once NAME: fails the first time.
+once() {{ if [ -e "$1" ]; then echo "1 passed, 0 failed"; else touch "$1"; echo "FAIL $1"; return 1; fi; }}
+# note TEXT: as tests/golden/failed_parts.py does.
+note() {{ printf "$1" >>"$MAYFLY_FAILED"; }}
+"""
+
+
+def run(body, **variables):
+    """(what a script of steps has written, its exit status)."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "script").write_text(HEAD + body + "\nsummary\n")
+        # Not what the step has around it.
+        bare = {k: v for k, v in os.environ.items() if not k.startswith(("MAYFLY_", "TESTS_"))}
+        r = subprocess.run(["bash", "script"], cwd=folder, env={**bare, **variables}, capture_output=True, text=True)
+        return r.stdout + r.stderr, r.returncode
+
+
+def counts(out):
+    return out.splitlines()[-1]
+
+
+def has(out, *texts):
+    for text in texts:
+        assert text in out, f"{text!r} is not in:\n{out}"
+
+
+out, code = run('step fine echo "3 passed, 0 failed"; step one true')
+assert (counts(out), code) == ("4 passed, 0 failed", 0), out
+out, code = run('step half sh -c "echo 3 passed, 1 failed; exit 1"; step nothing echo "0 passed, 0 failed"')
+assert (counts(out), code) == ("3 passed, 2 failed", 1) and "FLAKY" not in out, out
+out, code = run('step quiet sh -c "echo 3 passed, 0 failed; exit 1"')  # it has died behind its line
+assert (counts(out), code) == ("3 passed, 1 failed", 1), out
+
+# Tried once more: alone, also of what ran beside others and in a lane; told in the last lines.
+out, code = run("step a once a; beside b once b; beside c once c; together")
+assert (counts(out), code) == ("3 passed, 0 failed", 0), out
+has(out, "FLAKY a, ", "FLAKY b, ", "FLAKY c, ", "logs/b.first.log")
+assert len(out.splitlines()) - out.splitlines().index(next(l for l in out.splitlines() if l.startswith("FLAKY"))) <= 5
+assert "FAIL a" not in [l for l in out.splitlines() if not l.startswith("       |")], out
+# Neither by --strict and full, nor what only reads the code.
+out, code = run("step a once a; beside b once b; together", forgive="0")
+assert (counts(out), code) == ("0 passed, 2 failed", 1) and "FLAKY" not in out, out
+has(out, "a: FAIL a", "failed: a b")
+out, code = run('step layout once a; step "build release" once b')
+assert (counts(out), code) == ("0 passed, 2 failed", 1) and "FLAKY" not in out, out
+
+# A step that knows its parts: 5 + 3 passed the first time, one part is run again.
+PARTS = """
+parts() {
+  if [ -n "$MAYFLY_AGAIN" ]; then
+    [ "$(grep -v '^\\.' "$MAYFLY_AGAIN" | cut -f1)" = one ] || return 1
+    echo "only one: 4 passed, 0 failed"
+  elif [ -e again ]; then
+    echo "all: 9 passed, 0 failed"
+  else
+    touch again
+    FIRST
+    return 1
+  fi
+}
+step parts parts"""
+out, code = run(PARTS.replace("FIRST", 'note "one\\t3\\t1\\n.\\n"; echo "8 passed, 1 failed"'))
+assert (counts(out), code) == ("9 passed, 0 failed", 0), out
+has(out, "FLAKY parts (one), ")
+# Everything again: it did not come to its end; something failed that is in no part; that cannot be said of a part.
+for first in (
+    'note "one\\t3\\t1\\n"; echo "3 passed, 1 failed"',
+    'note "one\\t3\\t1\\n"; echo "Traceback"',
+    'note "one\\t3\\t1\\n.\\n"; echo "8 passed, 2 failed"',
+    'note "one\\t3\\t1\\n.\\n*\\t0\\t1\\n"; echo "8 passed, 2 failed"',
+):
+    out, code = run(PARTS.replace("FIRST", first))
+    assert (counts(out), code) == ("9 passed, 0 failed", 0), out
+    has(out, "FLAKY parts, ")
+
+# What the machine lacked is said, and changes no verdict.
+out, code = run('step a sh -c "echo fatal: No space left on device; exit 1"; step b sh -c "echo EADDRINUSE; exit 1"')
+assert (counts(out), code) == ("0 passed, 2 failed", 1), out
+last = "\n".join(out.splitlines()[-6:])
+has(last, "a: SHORT OF DISK: something could not be written", "b: OCCUPIED PORT: ")
+out, code = run('step a sh -c "echo SHORT OF MEMORY: 3 MB are available; echo No space left on device; exit 1"')
+has(out, "\na: SHORT OF MEMORY: 3 MB")
+assert "a: SHORT OF DISK: something" not in out, out
+out, code = run('step a echo "No space left on device"')  # it passes
+assert "SHORT OF" not in out, out
+
+
+# What own.py finds by itself.
+usage, memory = shutil.disk_usage, own.available
+shutil.disk_usage = lambda folder: usage(folder)._replace(free=100 << 20)
+said = own.troubles(0, {"/": 101})
+assert said[0].startswith("SHORT OF DISK: 100 MB are free in ") and said[1].endswith("in /, a run needs 101"), said
+shutil.disk_usage, own.available = usage, lambda: 5
+assert "SHORT OF MEMORY: 5 MB are available, a run needs 256" in own.troubles(), own.troubles()
+own.available, counted = memory, own.kills
+own.kills = lambda: 7
+assert "the system has ended 2 processes" in "".join(own.troubles(5)) and not own.troubles(7)
+own.kills = counted
+assert memory() > 0 and counted() >= 0
+assert own.why_not(1, 'x "error":"bind: Address already in use" y') == [own.SAID["Address already in use"]]
+assert own.why_not(1, "terminate: std::bad_alloc") == [own.NO_MEMORY["std::bad_alloc"]]
+assert own.why_not(-signal.SIGKILL, "")[-1].startswith("SHORT OF MEMORY?")
+print("steps: passed")
