@@ -199,6 +199,8 @@ void AppendWhoRan(const FinishedOperation& f, BsonBuilder& out) {
     user = f.op.user()->user.name;
   else if (f.client != nullptr)
     user = f.client->user();
+  else if (f.user != nullptr)
+    user = *f.user;
   const bool known = user && !user->user.empty();
   {
     BsonArrayBuilder all = out.OpenArray("allUsers");

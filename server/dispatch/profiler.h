@@ -12,6 +12,7 @@
 #include "protocol/error.h"
 #include "protocol/seeded_hash.h"
 #include "query/match/match_expression.h"
+#include "security/names.h"
 #include "server/dispatch/command.h"
 
 namespace mayfly {
@@ -28,6 +29,7 @@ struct FinishedOperation {
   const Error* error = nullptr;  ///< null: it succeeded
   int64_t reply_bytes = 0;
   ServerContext* server = nullptr;  ///< whose it is: it knows collections by their UUIDs
+  const UserName* user = nullptr;   ///< who ran it, when neither `op` nor `client` can say
 };
 
 /// The database profiler and the rule for slow-operation lines. Levels are per database (0 off, 1

@@ -139,11 +139,11 @@ void AppendClient(const Taken& t, BsonBuilder& b) {
   if (!t.metadata.view().empty()) b.Append("clientMetadata", t.metadata);
 }
 
-void AppendUsers(const Taken& t, BsonBuilder& b) {
+void AppendUsers(const std::optional<UserName>& who, BsonBuilder& b) {
   BsonArrayBuilder users = b.OpenArray("effectiveUsers");
-  if (!t.user) return;
+  if (!who) return;
   BsonBuilder user = users.OpenDocument();
-  AppendUserName(user, *t.user);
+  AppendUserName(user, *who);
 }
 
 void AppendTransaction(const TransactionView& v, BsonBuilder& b) {
@@ -173,7 +173,7 @@ void AppendOperation(std::string_view host, std::string_view now_text, int64_t n
   b.Append("type", "op").Append("host", host).Append("desc", t.desc);
   AppendClient(t, b);
   b.Append("active", t.active).Append("currentOpTime", now_text);
-  AppendUsers(t, b);
+  AppendUsers(t.user, b);
   if (!t.active) return;
   b.Append("threaded", true).Append("opid", static_cast<int64_t>(t.op_id));
   AppendSession("lsid", t.session, b);
@@ -198,13 +198,13 @@ void AppendOperation(std::string_view host, std::string_view now_text, int64_t n
 }
 
 /// A transaction that waits for its client. `of`: the connection that it was used by last; null if
-/// that is gone.
+/// that is gone, or is no more of whom it is shown to.
 void AppendIdleTransaction(std::string_view host, std::string_view now_text,
                            const TransactionView& v, const Taken* of, BsonBuilder& b) {
   b.Append("type", "idleSession").Append("host", host).Append("desc", "inactive transaction");
   if (of != nullptr) AppendClient(*of, b);
   b.Append("active", false).Append("currentOpTime", now_text);
-  if (of != nullptr) AppendUsers(*of, b);
+  AppendUsers(v.user, b);
   AppendSession("lsid", v.session, b);
   AppendTransaction(v, b);
   AppendLocks(/*waits=*/false, b);
@@ -245,6 +245,14 @@ void AppendIdleCursor(std::string_view host, const IdleCursor& c, bool cut, Bson
   d.Append("operationUsingCursorId", int64_t{0});
 }
 
+/// Whether it belongs to whoever asks. It is of the user whose session it is: on the connection that
+/// it was used by last somebody else may have logged in.
+bool IsOwn(const Asker& asker, const TransactionView& v) {
+  if (!asker.access_control)
+    return asker.connection_id != 0 && v.connection_id == asker.connection_id;
+  return v.user && *v.user == asker.user;
+}
+
 /// The open transactions of a moment, and the clients that have used them last.
 class TransactionsNow {
  public:
@@ -267,12 +275,12 @@ class TransactionsNow {
     const int64_t id = client.connection_id;
     used_by_[id] = std::move(client);
   }
-  void AppendIdle(const CurrentOpOptions& options, std::string_view now_text,
+  void AppendIdle(const Asker& asker, const CurrentOpOptions& options, std::string_view now_text,
                   std::vector<BsonDocument>* out) const {
     for (const TransactionView& v : list_) {
       if (v.running_op != 0) continue;
+      if (options.own_only && !IsOwn(asker, v)) continue;
       const std::optional<Taken>& of = used_by_.at(v.connection_id);
-      if (options.own_only && !of) continue;
       out->push_back(BuildBson([&](BsonBuilder& b) {
         AppendIdleTransaction(server_.host_and_port(), now_text, v, of ? &*of : nullptr, b);
       }));
@@ -334,7 +342,7 @@ std::vector<BsonDocument> CollectOperations(ServerContext& server, const Asker& 
                       t.active ? transactions.Of(t.op_id) : nullptr, b);
     }));
   }
-  if (options.idle_sessions) transactions.AppendIdle(options, now_text, &out);
+  if (options.idle_sessions) transactions.AppendIdle(asker, options, now_text, &out);
 
   // Builds that nobody waits for any more: resumed at start-up.
   for (const Catalog::BuildProgress& build : builds) {

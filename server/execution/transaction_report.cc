@@ -155,8 +155,12 @@ void ReportTransaction(ServerContext& server, int64_t micros,
   report.ns = f.view.db + ".$cmd";
   Operation sum(server.clock());
   f.view.costs.CopyTo(sum);
-  const FinishedOperation whole{
-      .op = sum, .report = report, .client = nullptr, .request = request, .micros = micros};
+  const FinishedOperation whole{.op = sum,
+                                .report = report,
+                                .client = nullptr,
+                                .request = request,
+                                .micros = micros,
+                                .user = f.view.user ? &*f.view.user : nullptr};
   const Profiler::Verdict v = profiler.Judge(whole);
   if (v.profile && f.end != TransactionEnd::kShutdown) profiler.Write(server, whole);
   if (!v.log && !verbose) return;

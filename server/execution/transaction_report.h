@@ -1,11 +1,13 @@
 #pragma once
 #include <array>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "protocol/bson_builder.h"
+#include "security/names.h"
 #include "server/dispatch/command.h"
 #include "storage/operation.h"
 
@@ -53,7 +55,9 @@ struct TransactionCosts {
 /// A transaction as it is shown: a copy, so that nothing is rendered while others wait.
 struct TransactionView {
   std::string session;  ///< its key (SessionKey)
-  std::string db;       ///< of its first command
+  /// Whose it is, and stays, whoever logs in later where it was used; none without access control.
+  std::optional<UserName> user;
+  std::string db;  ///< of its first command
   int64_t number = 0;
   int64_t connection_id = 0;  ///< whose command was the latest; 0: an internal one's
   uint64_t running_op = 0;    ///< of the command that runs now; 0: it is inactive

@@ -129,6 +129,7 @@ void Transactions::StripLocked(Transaction& t) {
   t.costs_ = TransactionCosts();
   if (t.commit_op_) t.commit_op_->SetUser(nullptr, nullptr);  // it may be as large as its roles
   std::string().swap(t.db_);
+  t.user_.reset();
   std::string().swap(t.client_);
   t.read_concern_ = BsonDocument();
   t.write_concern_ = WriteConcern();
@@ -137,6 +138,7 @@ void Transactions::StripLocked(Transaction& t) {
 TransactionView Transactions::ViewOf(const Transaction& t, int64_t now_micros) const {
   TransactionView v;
   v.session = t.session;
+  v.user = t.user_;
   v.db = t.db_;
   v.number = t.number;
   v.connection_id = t.connection_id_;

@@ -7,6 +7,7 @@
 #include "protocol/fair_share.h"
 #include "protocol/micros.h"
 #include "replication/replica_set.h"
+#include "security/user_cache.h"
 #include "server/base/client_of.h"
 #include "server/dispatch/data_services.h"
 #include "server/dispatch/replication_gate.h"
@@ -292,6 +293,7 @@ Result<void> Transactions::StartLocked(CommandContext& ctx, const CommandRequest
       OwnerOf(SessionUid(key), ctx.client != nullptr ? std::string_view(ctx.client->address) : "");
   t->session_use_ = SessionUse(ctx.session->shared_from_this());
   t->db_ = req.db;
+  if (ctx.access != nullptr) t->user_ = ctx.access->user.name;
   if (!req.generic.read_concern.missing())
     t->read_concern_ = BsonDocument(req.generic.read_concern.Document());
   by_session_[key] = t;

@@ -99,6 +99,7 @@ class Transaction : public std::enable_shared_from_this<Transaction>,
   // What is shown of it; under the registry's lock.
   TransactionCosts costs_;
   std::string db_;
+  std::optional<UserName> user_;  ///< whose session it is
   BsonDocument read_concern_;
   WriteConcern write_concern_;  ///< of its commit
   std::atomic<uint64_t> point_ts_{0};

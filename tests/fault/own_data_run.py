@@ -5,12 +5,15 @@ user, other roles, no login any more.
   stages     $currentOp in a batch that another connection asks for than the one that opened the cursor
   roles      $$USER_ROLES in a getMore that waits while roles change
   profile    the user of each entry of system.profile
+  idle       a transaction that waits is of the user who began it, whoever logs in after that on its connection
 The last line says "N passed, N failed". MAYFLYD.
 """
 
-import threading
+import base64, os, tempfile, threading, uuid
 
-from fault_test import Checks, log_in, run_parts, until
+from bson import Binary, Int64
+
+from fault_test import Checks, Client, initiate, log_in, run_parts, until
 from own_server import OwnServer, code
 
 check = Checks()
@@ -145,4 +148,44 @@ def profile():
             check(until(lambda: len(rows()) == 2) and rows() == want, f"access control {auth}: {rows()}, not {want}")
 
 
-run_parts("own data", [sessions, stages, roles, profile], check)
+def idle():
+    """Its connection says nothing about whose it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        key = f"{folder}/key"
+        with open(key, "w") as f:
+            f.write(base64.b64encode(os.urandom(36)).decode())
+        os.chmod(key, 0o600)
+        with Server("--replSet", "rs0", "--keyFile", key) as s:
+            initiate(Client("127.0.0.1", s.port), f"127.0.0.1:{s.port}")
+            root = s.first_user()
+            root.shop.create_collection("c")
+            root.shop.command("profile", 2)
+            for name, roles in (("ann", [{"role": "readWrite", "db": "shop"}]), ("bob", [])):
+                root.admin.command("createUser", name, pwd=PASSWORD, roles=roles)
+            client, elsewhere = s.by_hand("ann"), s.by_hand("ann")
+            of = {"lsid": {"id": Binary(uuid.uuid4().bytes, 4)}, "txnNumber": Int64(7), "autocommit": False}
+            insert = {"insert": "c", "documents": [{"_id": 1}], "startTransaction": True}
+            check(client.command("shop", insert | of)["ok"] == 1, "a transaction begins")
+
+            def shown(who, **spec):
+                command = {"aggregate": 1, "pipeline": [{"$currentOp": spec}], "cursor": {}}
+                batch = who.command("admin", command)["cursor"]["firstBatch"]
+                return [d["effectiveUsers"] for d in batch if d.get("type") == "idleSession"]
+
+            anns, admin = [[{"user": "ann", "db": "admin"}]], s.by_hand("root")
+            check(shown(elsewhere) == anns, "its user sees it on another connection")
+            check(client.command("admin", {"logout": 1})["ok"] == 1, "its user logs out")
+            check(shown(elsewhere) == anns, "and sees it still, on the other connection")
+            log_in(s.port, "bob", PASSWORD, client=client)
+            check(shown(client) == [], f"who logs in behind ann is shown {shown(client)}")
+            check(shown(elsewhere) == anns, f"ann is shown {shown(elsewhere)}")
+            found = shown(admin, allUsers=True)
+            check(found == anns, f"whoever sees everything sees whose it is: {found}")
+            check(elsewhere.command("admin", {"commitTransaction": 1} | of)["ok"] == 1, "it is ann's to commit")
+            rows = lambda: list(root.shop.system.profile.find({"op": "transaction"}))
+            check(until(lambda: len(rows()) == 1), "the profile has the transaction")
+            whose = [(d["user"], d["allUsers"]) for d in rows()]
+            check(whose == [("ann@admin", anns[0])], f"in the profile it is of {whose}")
+
+
+run_parts("own data", [sessions, stages, roles, profile, idle], check)
