@@ -181,15 +181,34 @@ BsonDocument DescribeCollection(Catalog& catalog, const CollectionInfo& c, bool 
   });
 }
 
+/// Whether the user may see all collections of the database.
+bool SeesAllCollections(const UserAccess& user, std::string_view db) {
+  return user.privileges.Allows(db, {}, {Action::listCollections});
+}
+
+/// Whether the user may see the name of this one all the same.
+bool SeesCollection(const UserAccess& user, std::string_view db, std::string_view name) {
+  return !user.privileges.On(db, name).empty();
+}
+
 /// The collections that the user may see, if not all: `names` requests those with any
 /// privilege.
 std::function<bool(const CollectionInfo&)> CollectionsShownTo(const CommandContext& ctx,
                                                               std::string_view db, bool names) {
+  if (ctx.access == nullptr || SeesAllCollections(*ctx.access, db)) return nullptr;
+  return [user = ctx.access.get(), names](const CollectionInfo& c) {
+    return names && SeesCollection(*user, c.db, c.name);
+  };
+}
+
+/// The names that a later batch of listCollections may show, when everybody may run the command: the
+/// reader's roles may have gone since the cursor was opened.
+ListCursor::Shown NamesShownInBatch(const CommandContext& ctx, std::string_view db) {
   if (ctx.access == nullptr) return nullptr;
-  const PrivilegeSet& privileges = ctx.access->privileges;
-  if (privileges.Allows(db, {}, {Action::listCollections})) return nullptr;
-  return [&privileges, names](const CollectionInfo& c) {
-    return names && !privileges.On(c.db, c.name).empty();
+  return [db = std::string(db)](const Operation& reader, BsonView document) {
+    const UserAccess* const user = reader.user().get();
+    return user != nullptr &&
+           (SeesAllCollections(*user, db) || SeesCollection(*user, db, document["name"].String()));
   };
 }
 
@@ -256,7 +275,8 @@ Result<void> RunListCollections(CommandContext& ctx, const CommandRequest& req,
     docs.push_back(name_only ? DescribeCollection(catalog, *c, true) : std::move(whole));
   }
   auto client = MakeClientCursor(ctx, req, std::string(req.db) + ".$cmd.listCollections");
-  client->cursor = std::make_unique<ListCursor>(std::move(docs));
+  client->cursor = std::make_unique<ListCursor>(
+      std::move(docs), name_only && authorized ? NamesShownInBatch(ctx, req.db) : nullptr);
   std::string bytes;
   BsonBuilder b(bytes);
   MAYFLY_TRY(ReplyFirstBatch(ctx.data.cursors(), ctx.op, std::move(client), batch, b));

@@ -488,11 +488,13 @@ Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
 
 Result<void> ListCursor::NextBatch(Operation& op, int64_t batch_size, size_t max_bytes,
                                    BsonArrayBuilder& batch) {
-  for (int64_t n = 0; n < batch_size && next_ < documents_.size(); ++n, ++next_) {
+  for (int64_t n = 0; n < batch_size && next_ < documents_.size(); ++next_) {
     const BsonView doc = documents_[next_].view();
     if (batch.count() > 0 && batch.size() + doc.size() + 16 > max_bytes) break;
     MAYFLY_TRY(op.CheckInterrupt());
+    if (shown_ && !shown_(op, doc)) continue;
     batch.Append(doc);
+    ++n;
   }
   return Ok();
 }

@@ -278,7 +278,12 @@ Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
 /// A ServerCursor over documents that are already there (listCollections, listIndexes, …).
 class ListCursor final : public ServerCursor {
  public:
-  explicit ListCursor(std::vector<BsonDocument> documents) : documents_(std::move(documents)) {
+  /// Whether whoever reads the batch may see the document. Must not point into the command that
+  /// opens the cursor.
+  using Shown = std::function<bool(const Operation& reader, BsonView document)>;
+  /// `shown` is asked in each batch, since the reader's roles may have changed; null: all are shown.
+  explicit ListCursor(std::vector<BsonDocument> documents, Shown shown = nullptr)
+      : documents_(std::move(documents)), shown_(std::move(shown)) {
     for (const BsonDocument& d : documents_) bytes_ += sizeof d + d.view().size();
   }
   Result<void> NextBatch(Operation& op, int64_t batch_size, size_t max_bytes,
@@ -288,6 +293,7 @@ class ListCursor final : public ServerCursor {
  private:
   size_t KeptBytes() const override { return bytes_; }
   std::vector<BsonDocument> documents_;
+  const Shown shown_;
   size_t next_ = 0, bytes_ = 0;
 };
 

@@ -5,6 +5,7 @@ user, other roles, no login any more.
   stages     $currentOp in a batch that another connection asks for than the one that opened the cursor
   roles      $$USER_ROLES in a getMore that waits while roles change
   profile    the user of each entry of system.profile
+  names      listCollections {authorizedCollections} in batches after the roles have gone, or have become others
   idle       a transaction that waits is of the user who began it, whoever logs in after that on its connection
 The last line says "N passed, N failed". MAYFLYD.
 """
@@ -129,6 +130,31 @@ def roles():
         check([sorted(d["r"]) for d in got] == [["dbAdmin", "read"]], f"after it has waited: {got}")
 
 
+def names():
+    """Everybody may run it, so each batch shows what its reader may see by then."""
+    with Server() as s:
+        root = s.first_user()
+        for name in "abcd":
+            root.shop.create_collection(name)
+        one = {"resource": {"db": "shop", "collection": "c"}, "actions": ["find"]}
+        root.shop.command("createRole", "one", privileges=[one], roles=[])
+        read = [{"role": "read", "db": "shop"}]
+        for roles, want in (([], []), ([{"role": "one", "db": "shop"}], ["c"]), (read, ["b", "c", "d"])):
+            s.user("ann", *read).close()
+            ann = s.by_hand("ann")
+            command = {"listCollections": 1, "nameOnly": True, "authorizedCollections": True}
+            cursor = ann.command("shop", command | {"cursor": {"batchSize": 1}})["cursor"]
+            check([d["name"] for d in cursor["firstBatch"]] == ["a"], f"a first batch: {cursor}")
+            root.admin.command("updateUser", "ann", roles=roles)
+            found, more = [], {"collection": cursor["ns"].split(".", 1)[1], "batchSize": 1}
+            while cursor["id"]:
+                cursor = ann.command("shop", {"getMore": Int64(cursor["id"])} | more)["cursor"]
+                found += [d["name"] for d in cursor["nextBatch"]]
+            check(found == want, f"with the roles {roles} the other batches show {found}")
+            ann.sock.close()
+            root.admin.command("dropUser", "ann")
+
+
 def profile():
     """The profile says whose an operation was."""
     for auth in (True, False):
@@ -188,4 +214,4 @@ def idle():
             check(whose == [("ann@admin", anns[0])], f"in the profile it is of {whose}")
 
 
-run_parts("own data", [sessions, stages, roles, profile, idle], check)
+run_parts("own data", [sessions, stages, roles, names, profile, idle], check)
