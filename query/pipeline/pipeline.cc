@@ -12,6 +12,7 @@
 #include "query/pipeline/series_rules.h"
 #include "query/pipeline/stage.h"
 #include "query/pipeline/unpack_stage.h"
+#include "query/pipeline/view_boundary.h"
 
 namespace mayfly {
 namespace {
@@ -156,6 +157,7 @@ class PipelineParser {
     context.options = options;
     context.options.let = BsonView();
     context.options.variables.clear();
+    context.options.view_ends.clear();
     context.depth = depth;
     for (auto& [name, value] : variables) {
       VariableId id = pipeline->scope_.Define(name);
@@ -165,6 +167,7 @@ class PipelineParser {
     context.variables = std::move(variables);
     ParseWork work(nullptr);
     int count = 0;
+    auto view_end = options.view_ends.begin();
     const StageRow* last = nullptr;
     for (const BsonElement& e : stages) {
       if (++count > kMaxStages)
@@ -191,6 +194,10 @@ class PipelineParser {
       }
       StageParser parser{*pipeline, context, pipeline->scope_, pipeline->stages_, row->name};
       MAYFLY_TRY(row->parse(parser, spec.value));
+      if (view_end != options.view_ends.end() && *view_end == count) {
+        pipeline->stages_.push_back(std::make_unique<ViewBoundary>(context));
+        ++view_end;
+      }
     }
     if (count == 0 && options.collection.empty() && !sub && !options.change_stream)
       return Error{ErrorCode::kInvalidNamespace,

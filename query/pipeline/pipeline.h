@@ -148,6 +148,9 @@ struct PipelineOptions {
   /// Says what is wrong with `timeseries` of $out; null: nobody looks.
   Result<void> (*check_series)(BsonView) = nullptr;
   bool change_stream = false;  ///< the stages behind $changeStream, which is the source
+  /// After how many stages the pipeline of a view ends, ascending: what only stages within the view
+  /// may know of its documents does not pass. Not of sub-pipelines.
+  std::vector<int> view_ends;
 };
 
 /// State that the stages of a pipeline share while it runs.

@@ -2,7 +2,7 @@
 
 #include "protocol/bson_compare.h"
 #include "query/expression/parse_work.h"
-#include "query/pipeline/stage.h"
+#include "query/pipeline/view_boundary.h"
 #include "server/dispatch/expiry_services.h"
 #include "server/dispatch/redacted_command.h"
 #include "server/execution/aggregate_stages.h"
@@ -78,7 +78,11 @@ class OwnedPipeline final : public DocumentSource {
       : pipeline_(std::move(pipeline)), env_(env) {}
   /// The memory of its parsed form. Errors: ExceededMemoryLimit 146.
   Result<void> HoldParsed(size_t bytes) { return parsed_.Set(bytes); }
-  Result<StreamState> Next(StreamDocument* out) override { return pipeline_->Next(out); }
+  Result<StreamState> Next(StreamDocument* out) override {
+    MAYFLY_TRY(StreamState state, pipeline_->Next(out));
+    if (state == StreamState::kAdvanced) without_sort_key_.Apply(out);
+    return state;
+  }
   void SetOperation(Operation* op) override { pipeline_->Attach(op, env_); }
   void SaveState() override { pipeline_->SaveState(); }
   void AddKept(large_memory::Kept* kept) const override {
@@ -90,6 +94,7 @@ class OwnedPipeline final : public DocumentSource {
   large_memory::Hold parsed_;
   std::unique_ptr<Pipeline> pipeline_;
   PipelineEnvironment* env_;
+  WithoutSortKey without_sort_key_;
 };
 
 /// Behind a view there are no keys, neither of an index, which the view's reader chooses by a
@@ -97,6 +102,13 @@ class OwnedPipeline final : public DocumentSource {
 void HideKeys(SourceRequest* request) {
   request->needs_index_key = false;
   request->needs_record_id = false;
+}
+
+/// Whether {$meta: "sortKey"} is somewhere in these stages, in whatever place. It is also found where
+/// it is a mere value, which costs no more than a plan that is not as good.
+bool ReadsSortKey(BsonView stages) {
+  using namespace std::string_view_literals;
+  return stages.bytes().find("\x02$meta\0\x08\0\0\0sortKey\0"sv) != std::string_view::npos;
 }
 
 class Environment final : public PipelineEnvironment {
@@ -375,6 +387,7 @@ class Environment final : public PipelineEnvironment {
     options.cluster_time = op.cluster_time;
     options.rewrite_series = server_.settings().internal_query_rewrite_time_series.load();
     options.variables = std::move(request.named_variables);
+    if (!view.is_series() && ReadsSortKey(BsonView(bytes))) options.view_ends = {own.Count()};
     std::unique_ptr<Pipeline> pipeline;
     size_t parsed = 0;
     {
@@ -496,6 +509,7 @@ Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::str
   r.collection = collection;
   std::vector<BsonDocument> pipelines;
   size_t bytes_of_all = 0;
+  bool of_series = false;  // the innermost
   for (int depth = 0;; ++depth) {
     MAYFLY_TRY(CollectionInfoPtr coll, FindCollection(catalog, op, db, r.collection));
     if (!coll || !coll->is_view()) break;
@@ -505,8 +519,8 @@ Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::str
     r.is_view = true;
     r.collection = coll->view_on;
     BsonDocument own = coll->view_pipeline;
-    if (coll->is_series())
-      own = SeriesReadPipeline(catalog, policy, *coll, op.now, include_expired);
+    of_series = coll->is_series();
+    if (of_series) own = SeriesReadPipeline(catalog, policy, *coll, op.now, include_expired);
     bytes_of_all += own.view().size();
     if (bytes_of_all > kMaxBsonUserSize)
       return Error{ErrorCode::kViewPipelineMaxSizeExceeded,
@@ -517,8 +531,15 @@ Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::str
   if (!r.is_view) return r;
   std::string bytes;
   BsonArrayBuilder all(bytes);
-  for (auto it = pipelines.rbegin(); it != pipelines.rend(); ++it)
-    for (const BsonElement& e : it->view()) all.Append(e.value);
+  int stages = 0;
+  for (auto it = pipelines.rbegin(); it != pipelines.rend(); ++it) {
+    const int before = stages;
+    for (const BsonElement& e : it->view()) {
+      all.Append(e.value);
+      ++stages;
+    }
+    if (stages > before && !(of_series && it == pipelines.rbegin())) r.view_ends.push_back(stages);
+  }
   all.Done();
   r.pipeline = BsonDocument(std::move(bytes));
   return r;
@@ -551,6 +572,7 @@ Result<std::unique_ptr<Pipeline>> Prepare(ExpiryServices& server, Operation& op,
   // Also if its first stage makes its own documents.
   if (resolved.is_view) env.OpensView();
   std::string joined;
+  bool joins_view = false;
   BsonView stages = spec.pipeline;
   const BsonValue first = spec.pipeline.First().value;
   BsonDocument hint;
@@ -572,6 +594,7 @@ Result<std::unique_ptr<Pipeline>> Prepare(ExpiryServices& server, Operation& op,
              first.Document().First().name == "$collStats") {
     resolved.collection = spec.collection;  // the statistics of the view itself are wanted
   } else if (resolved.is_view) {
+    joins_view = true;
     BsonArrayBuilder all(joined);
     for (const BsonElement& e : resolved.pipeline.view()) all.Append(e.value);
     for (const BsonElement& e : spec.pipeline) all.Append(e.value);
@@ -588,6 +611,8 @@ Result<std::unique_ptr<Pipeline>> Prepare(ExpiryServices& server, Operation& op,
   options.now = op.now;
   options.cluster_time = op.cluster_time;
   options.rewrite_series = server.settings().internal_query_rewrite_time_series.load();
+  // A boundary keeps filters from moving into the view, so there is one only where it matters.
+  if (joins_view && ReadsSortKey(stages)) options.view_ends = std::move(resolved.view_ends);
   options.check_series = [](BsonView given) -> Result<void> {
     MAYFLY_TRY(ParseSeriesOptions(given, "$out.timeseries"));
     return Ok();

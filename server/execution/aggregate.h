@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "query/pipeline/pipeline.h"
 #include "query/plan/executor.h"
@@ -17,6 +18,8 @@ namespace mayfly {
 struct ResolvedView {
   std::string collection;
   BsonDocument pipeline;  ///< array bytes; empty for a collection
+  /// PipelineOptions::view_ends of it; a time series has none, since it keeps nothing from anybody.
+  std::vector<int> view_ends;
   bool is_view = false;
 };
 /// A collection, or a name that nobody has, is its own answer. Errors also: those of looking up
