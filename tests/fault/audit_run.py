@@ -358,6 +358,12 @@ def checks():
         check("ns" not in seen("rolesInfo")[0]["param"], "no collection for a role")
         root.admin.command("createUser", "ann", pwd="canary-args", roles=[])
         check(seen("createUser")[-1]["param"]["args"]["pwd"] == "xxx", "no password")
+        # It goes by the names in the command, since it is written before the view's stages are known.
+        root.admin.create_collection("names", viewOn="system.users", pipeline=[{"$project": {"user": 1}}])
+        for on, shown in (("names", {"user": "ann"}), ("system.users", "xxx")):
+            list(root.admin[on].find({"user": "ann"}))
+            found = seen("find")[-1]["param"]
+            check((found["ns"], found["args"]["filter"]) == (f"admin.{on}", shown), f"a filter on {on}: {found}")
         check(not seen("hello") and not seen("ping"), "what needs no privilege is not checked")
         get = lambda: root.admin.command("getParameter", 1, auditFilter=1, auditAuthorizationSuccess=1)
         check(get()["auditFilter"] == {} and get()["auditAuthorizationSuccess"] is True, "the parameters")
