@@ -8,6 +8,7 @@
 #include "query/expression/element_text.h"
 #include "query/expression/insert_prepare.h"
 #include "query/expression/pace.h"
+#include "query/expression/parse_work.h"
 #include "query/match/match_expression.h"
 #include "query/update/update_node.h"
 #include "storage/operation.h"
@@ -17,16 +18,26 @@ namespace {
 
 std::string TypeText(BsonValue v) { return std::string(BsonTypeName(v.type())); }
 
+using ValueSet = std::unordered_set<BsonValue, BsonValueHash, BsonValueEqual>;
+
+/// Of a value in a set of them, about.
+constexpr size_t kInSetBytes = 64;
+
 /// Writes the array of `values` as the element of `t`.
-void EmitArray(const Target& t, const std::vector<BsonValue>& values) {
+Result<void> EmitArray(const Target& t, std::span<const BsonValue> values, Pace& pace) {
   EmitHeader(t.out, BsonType::kArray, t.name);
   BsonArrayBuilder b(t.out);
-  for (BsonValue v : values) b.Append(v);
+  for (BsonValue v : values) {
+    MAYFLY_TRY(pace.Step(v.size()));
+    b.Append(v);
+  }
   b.Done();
+  return Ok();
 }
 
 /// Writes `old` (an array, or missing) followed by `added`, copying the old elements in one piece.
-void EmitAppended(const Target& t, int old_count, std::span<const BsonValue> added) {
+Result<void> EmitAppended(const Target& t, int old_count, std::span<const BsonValue> added,
+                          Pace& pace) {
   EmitHeader(t.out, BsonType::kArray, t.name);
   size_t start = t.out.size();
   // bounded: a document and what the update gives
@@ -34,59 +45,90 @@ void EmitAppended(const Target& t, int old_count, std::span<const BsonValue> add
   if (!t.old.missing()) t.out.append(t.old.data() + 4, t.old.size() - 5);
   char name[12];
   for (BsonValue v : added) {
+    MAYFLY_TRY(pace.Step(v.size()));
     auto end = std::to_chars(name, name + sizeof name, old_count++).ptr;
     Emit(t.out, {name, static_cast<size_t>(end - name)}, v);
   }
   t.out.push_back('\0');
   StoreLe<int32_t>(t.out.data() + start, static_cast<int32_t>(t.out.size() - start));
+  return Ok();
 }
 
-std::vector<BsonValue> ArrayValues(BsonValue array) {
+/// The elements of a document's array, or none of what is missing.
+Result<std::vector<BsonValue>> ArrayValues(BsonValue array, Pace& pace) {
   std::vector<BsonValue> out;
   if (!array.missing())
-    for (const BsonElement& e : array.Document()) out.push_back(e.value);  // bounded: by a document
+    for (const BsonElement& e : array.Document()) {
+      MAYFLY_TRY(pace.Step());
+      out.push_back(e.value);  // bounded: by a document
+    }
   return out;
 }
 
-int MaxDepth(const std::vector<BsonValue>& values) {
-  int depth = 0;
-  for (BsonValue v : values) depth = std::max(depth, NestingDepth(v));
-  return depth;
-}
+/// What an operator gives an array: there may be a million of them.
+struct Operands {
+  std::vector<BsonValue> values;
+  int depth = 0;  ///< NestingDepth of the deepest
+
+  /// Errors: those of ParseWork.
+  Result<void> Add(BsonValue v) {
+    MAYFLY_TRY(Step(v));
+    ParseWork::Made(2 * sizeof v);  // a vector that doubles
+    values.push_back(v);
+    depth = std::max(depth, NestingDepth(v));
+    return Ok();
+  }
+  Result<void> AddAll(BsonView array) {
+    for (const BsonElement& e : array) {
+      MAYFLY_TRY(Add(e.value));
+    }
+    return Ok();
+  }
+  /// Before one of them is looked at, hashed or compared.
+  static Result<void> Step(BsonValue v) { return ParseWork::Step(1 + v.size() / kStepBytes); }
+
+ private:
+  static constexpr size_t kStepBytes = 256;
+};
 
 class AddToSetLeaf final : public Leaf {
  public:
-  explicit AddToSetLeaf(std::vector<BsonValue> values) {
-    depth_ = 1 + MaxDepth(values);
-    std::unordered_set<BsonValue, BsonValueHash, BsonValueEqual> seen;
-    for (BsonValue v : values)
-      if (values.size() == 1 || seen.insert(v).second) values_.push_back(v);
+  /// `operands`: each of them once.
+  explicit AddToSetLeaf(Operands operands) : values_(std::move(operands.values)) {
+    depth_ = 1 + operands.depth;
   }
-  Result<Effect> Apply(const Target& t, const ApplyContext&) const override {
+  Result<Effect> Apply(const Target& t, const ApplyContext& ctx) const override {
+    Pace pace(*ctx.eval);
     if (t.old.missing()) {
-      EmitArray(t, values_);
+      MAYFLY_TRY(EmitArray(t, values_, pace));
       return Effect::kReplaced;
     }
     if (!t.old.IsArray())
       return BadValue("Cannot apply $addToSet to non-array field. Field named '" +
                       std::string(t.name) + "' has non-array type " + TypeText(t.old));
     int count = 0;
-    std::vector<BsonValue> added = values_;
+    std::vector<BsonValue> added;
     if (values_.size() <= 4) {
+      added = values_;
       for (const BsonElement& e : t.old.Document()) {
+        MAYFLY_TRY(pace.Step(e.value.size()));
         ++count;
         std::erase_if(added, [&](BsonValue v) { return ValuesEqual(v, e.value); });
       }
     } else {
-      std::unordered_set<BsonValue, BsonValueHash, BsonValueEqual> present;
+      ValueSet present;
       for (const BsonElement& e : t.old.Document()) {
+        MAYFLY_TRY(pace.Step(e.value.size()));
         ++count;
         present.insert(e.value);  // bounded: by a document
       }
-      std::erase_if(added, [&](BsonValue v) { return present.contains(v); });
+      for (const BsonValue v : values_) {
+        MAYFLY_TRY(pace.Step(v.size()));
+        if (!present.contains(v)) added.push_back(v);
+      }
     }
     if (added.empty()) return Effect::kUnchanged;
-    EmitAppended(t, count, added);
+    MAYFLY_TRY(EmitAppended(t, count, added, pace));
     return Effect::kReplaced;
   }
 
@@ -97,15 +139,16 @@ class AddToSetLeaf final : public Leaf {
 class PopLeaf final : public Leaf {
  public:
   explicit PopLeaf(bool front) : front_(front) { on_blocked_ = OnBlocked::kCannotTraverse; }
-  Result<Effect> Apply(const Target& t, const ApplyContext&) const override {
+  Result<Effect> Apply(const Target& t, const ApplyContext& ctx) const override {
     if (t.old.missing()) return Effect::kUnchanged;
     if (!t.old.IsArray())
       return TypeMismatch("Path '" + t.path.Dotted() + "' contains an element of non-array type '" +
                           TypeText(t.old) + "'");
-    std::vector<BsonValue> values = ArrayValues(t.old);
+    Pace pace(*ctx.eval);
+    MAYFLY_TRY(std::vector<BsonValue> values, ArrayValues(t.old, pace));
     if (values.empty()) return Effect::kUnchanged;
     values.erase(front_ ? values.begin() : values.end() - 1);
-    EmitArray(t, values);
+    MAYFLY_TRY(EmitArray(t, values, pace));
     return Effect::kReplaced;
   }
 
@@ -135,7 +178,8 @@ class CullingLeaf : public Leaf {
       }
     }
     if (!culled) return Effect::kUnchanged;
-    EmitArray(t, kept);
+    Pace pace(*ctx.eval);
+    MAYFLY_TRY(EmitArray(t, kept, pace));
     return Effect::kReplaced;
   }
 
@@ -187,9 +231,7 @@ class PullOperatorLeaf final : public CullingLeaf {
 
 class PullAllLeaf final : public CullingLeaf {
  public:
-  explicit PullAllLeaf(BsonView values) {
-    for (const BsonElement& e : values) values_.insert(e.value);
-  }
+  explicit PullAllLeaf(ValueSet values) : values_(std::move(values)) {}
 
  protected:
   Result<bool> Culls(BsonValue v, const ApplyContext&, std::string&) const override {
@@ -197,7 +239,7 @@ class PullAllLeaf final : public CullingLeaf {
   }
 
  private:
-  std::unordered_set<BsonValue, BsonValueHash, BsonValueEqual> values_;
+  ValueSet values_;
 };
 
 /// The order of $push's $sort.
@@ -225,28 +267,31 @@ struct ElementOrder {
 class PushLeaf final : public Leaf {
  public:
   struct Options {
-    std::vector<BsonValue> values;
+    Operands given;
     std::optional<int64_t> slice, position;
     std::optional<ElementOrder> sort;
   };
-  explicit PushLeaf(Options options) : o_(std::move(options)) { depth_ = 1 + MaxDepth(o_.values); }
+  explicit PushLeaf(Options options) : o_(std::move(options)) { depth_ = 1 + o_.given.depth; }
 
   Result<Effect> Apply(const Target& t, const ApplyContext& ctx) const override {
     if (!t.old.missing() && !t.old.IsArray())
       return BadValue("The field '" + t.path.Dotted() + "' must be an array but is of type " +
                       TypeText(t.old) + " in document " + IdText(ctx.root));
+    Pace pace(*ctx.eval);
+    const std::vector<BsonValue>& given = o_.given.values;
     if (!o_.slice && !o_.position && !o_.sort) {
-      if (o_.values.empty() && !t.old.missing()) return Effect::kUnchanged;
-      EmitAppended(t, t.old.missing() ? 0 : t.old.Document().Count(), o_.values);
+      if (given.empty() && !t.old.missing()) return Effect::kUnchanged;
+      const int count = t.old.missing() ? 0 : t.old.Document().Count();
+      MAYFLY_TRY(EmitAppended(t, count, given, pace));
       return Effect::kReplaced;
     }
-    std::vector<BsonValue> values = ArrayValues(t.old);
+    MAYFLY_TRY(std::vector<BsonValue> values, ArrayValues(t.old, pace));
     auto size = static_cast<int64_t>(values.size());
     int64_t at = size;
     if (o_.position)
       at = *o_.position >= 0 ? std::min(*o_.position, size)
                              : std::max<int64_t>(size + *o_.position, 0);
-    values.insert(values.begin() + at, o_.values.begin(), o_.values.end());
+    values.insert(values.begin() + at, given.begin(), given.end());
     if (o_.sort) {
       // Each key is looked for in each element.
       const size_t keys = o_.sort->keys.size();
@@ -263,7 +308,7 @@ class PushLeaf final : public Leaf {
       }
     }
     size_t mark = t.out.size();
-    EmitArray(t, values);
+    MAYFLY_TRY(EmitArray(t, values, pace));
     if (!t.old.missing()) {
       std::string_view written = std::string_view(t.out).substr(mark + 2 + t.name.size());
       if (written == t.old.bytes()) {
@@ -343,7 +388,7 @@ Result<void> RefuseWholeDocumentOperators(BsonView filter) {
 }  // namespace
 
 Result<LeafPtr> ParseAddToSet(const BsonElement& e, LeafParser&) {
-  std::vector<BsonValue> values;
+  Operands operands;
   if (e.value.IsDocument() && e.value.Document().First().name == "$each") {
     BsonValue each = e.value.Document().First().value;
     if (!each.IsArray())
@@ -352,11 +397,17 @@ Result<LeafPtr> ParseAddToSet(const BsonElement& e, LeafParser&) {
           TypeText(each));
     if (e.value.Document().Count() > 1)
       return BadValue("Found unexpected fields after $each in $addToSet: " + ValueText(e.value));
-    values = ArrayValues(each);
+    ValueSet seen;
+    for (const BsonElement& v : each.Document()) {
+      MAYFLY_TRY(Operands::Step(v.value));
+      ParseWork::Made(kInSetBytes);
+      if (!seen.insert(v.value).second) continue;
+      MAYFLY_TRY(operands.Add(v.value));
+    }
   } else {
-    values.push_back(e.value);
+    MAYFLY_TRY(operands.Add(e.value));
   }
-  return LeafPtr(std::make_unique<AddToSetLeaf>(std::move(values)));
+  return LeafPtr(std::make_unique<AddToSetLeaf>(std::move(operands)));
 }
 
 Result<LeafPtr> ParsePop(const BsonElement& e, LeafParser&) {
@@ -387,13 +438,19 @@ Result<LeafPtr> ParsePull(const BsonElement& e, LeafParser& parser) {
 Result<LeafPtr> ParsePullAll(const BsonElement& e, LeafParser&) {
   if (!e.value.IsArray())
     return BadValue("$pullAll requires an array argument but was given a " + TypeText(e.value));
-  return LeafPtr(std::make_unique<PullAllLeaf>(e.value.Document()));
+  ValueSet values;
+  for (const BsonElement& v : e.value.Document()) {
+    MAYFLY_TRY(Operands::Step(v.value));
+    ParseWork::Made(kInSetBytes);
+    values.insert(v.value);
+  }
+  return LeafPtr(std::make_unique<PullAllLeaf>(std::move(values)));
 }
 
 Result<LeafPtr> ParsePush(const BsonElement& e, LeafParser&) {
   PushLeaf::Options o;
   if (!e.value.IsDocument() || !e.value.Document().Has("$each")) {
-    o.values.push_back(e.value);
+    MAYFLY_TRY(o.given.Add(e.value));
     return LeafPtr(std::make_unique<PushLeaf>(std::move(o)));
   }
   for (const BsonElement& clause : e.value.Document()) {
@@ -401,7 +458,8 @@ Result<LeafPtr> ParsePush(const BsonElement& e, LeafParser&) {
       if (!clause.value.IsArray())
         return BadValue("The argument to $each in $push must be an array but it was of type: " +
                         TypeText(clause.value));
-      o.values = ArrayValues(clause.value);
+      o.given = Operands();
+      MAYFLY_TRY(o.given.AddAll(clause.value.Document()));
     } else if (clause.name == "$slice") {
       if (o.slice) return BadValue("Only one $slice is supported.");
       MAYFLY_TRY(

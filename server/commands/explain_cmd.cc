@@ -294,6 +294,7 @@ Result<void> ExplainStatement(const Explained& e) {
   if (update) {
     MAYFLY_TRY(UpdateStatement s, ParseUpdateStatement(statements[0], e.ctx.op.now));
     VariableScope scope;
+    ParseWork work(&e.ctx.op);
     MAYFLY_TRY(
         Update::Parse(s.update, s.array_filters, scope, {.multi = s.multi, .upsert = s.upsert}));
     return ExplainWrite(e, {.collection = collection,

@@ -1,4 +1,7 @@
 // Array operators, positional paths and arrayFilters.
+#include "query/expression/parse_work.h"
+#include "storage/operation.h"
+#include "tests/unit/query/counting_clock.h"
 #include "tests/unit/query/update_test_util.h"
 
 namespace mayfly {
@@ -285,6 +288,58 @@ TEST_CASE("The positional operator writes the element that matched", "[update]")
 }
 TEST_CASE("$[] and arrayFilters write elements that match", "[update]") {
   for (const UpdateRow& row : kFilteredRows) CheckRow(row);
+}
+
+TEST_CASE("Many operands are read and applied with looks at the time", "[update]") {
+  constexpr int kMany = 100'000;
+  auto numbers = [](BsonArrayBuilder array, int first) {
+    for (int i = 0; i < kMany; ++i) array.Append(first + i);
+  };
+  const BsonDocument old = BuildBson([&](BsonBuilder& b) {
+    b.Append("_id", 1);
+    numbers(b.OpenArray("a"), kMany / 2);
+  });
+  struct Row {
+    const char* op;
+    bool each;
+    int left;  ///< elements of the new array
+  };
+  for (const Row& row : {Row{"$addToSet", true, 3 * kMany / 2}, Row{"$push", true, 2 * kMany},
+                         Row{"$pullAll", false, kMany / 2}}) {
+    CAPTURE(row.op);
+    const BsonDocument holder = BuildBson([&](BsonBuilder& b) {
+      BsonBuilder u = b.OpenDocument("u");
+      BsonBuilder of = u.OpenDocument(row.op);
+      if (!row.each) return numbers(of.OpenArray("a"), 0);
+      BsonBuilder each = of.OpenDocument("a");
+      numbers(each.OpenArray("$each"), 0);
+    });
+    const BsonValue u = holder.view()["u"];
+    const test::CountingClock clock;
+    Operation op(clock);
+    op.deadline_micros = int64_t{1} << 40;
+    VariableScope scope;
+    std::unique_ptr<Update> update;
+    {
+      const ParseWork work(&op);
+      update = Update::Parse(u, {}, scope).value();
+      CHECK(work.bytes() >= kMany * sizeof(BsonValue));
+    }
+    CHECK(clock.looks >= kMany / 256);
+    clock.looks = 0;
+    EvalContext ctx = TestContext(scope);
+    ctx.op = &op;
+    const auto outcome = update->Apply(old, -1, false, ctx);
+    REQUIRE(outcome);
+    CHECK(BsonView(outcome.value().bytes.data())["a"].Document().Count() == row.left);
+    // One at each 64 KiB, of what is compared and of what is written.
+    CHECK(clock.looks >= kMany / 4096);
+    // Whoever ends the operation need not wait for the end of either.
+    op.kill_code = static_cast<int32_t>(ErrorCode::kInterrupted);
+    CHECK(update->Apply(old, -1, false, ctx).error().code == ErrorCode::kInterrupted);
+    const ParseWork work(&op);
+    CHECK(Update::Parse(u, {}, scope).error().code == ErrorCode::kInterrupted);
+  }
 }
 
 }  // namespace mayfly
