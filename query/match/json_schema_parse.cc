@@ -2,6 +2,7 @@
 #include <cmath>
 #include <span>
 
+#include "query/expression/pace.h"
 #include "query/expression/parse_work.h"
 #include "query/match/json_schema.h"
 #include "query/match/match_internal.h"
@@ -34,6 +35,7 @@ class JsonSchemaParser {
                        std::string(BsonTypeName(e.value.type()))};
     std::vector<std::string> out;
     for (const BsonElement& m : e.value.Document()) {
+      MAYFLY_TRY(ParseWork::Step(1 + m.value.size() / 256));
       if (!m.value.IsString())
         return Error{ErrorCode::kTypeMismatch,
                      Keyword(keyword) +
@@ -44,7 +46,10 @@ class JsonSchemaParser {
     if (out.empty())
       return Error{ErrorCode::kFailedToParse, Keyword(keyword) + " cannot be an empty array"};
     std::vector<std::string> sorted = out;
-    std::sort(sorted.begin(), sorted.end());
+    EvalContext eval;
+    eval.op = ParseWork::Asked();
+    MAYFLY_TRY(
+        SortItems(eval, sorted, std::less<>(), [](const std::string& s) { return s.size(); }));
     if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
       return Error{ErrorCode::kFailedToParse,
                    Keyword(keyword) + " array cannot contain duplicate values"};

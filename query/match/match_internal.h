@@ -23,6 +23,10 @@ struct MatchExpression::Extra {
 
 namespace match {
 
+/// The operands of $in, of which there may be a million, in the order of values. Errors: those of
+/// Operation::CheckInterrupt, of ParseWork::Asked(); the operands are then good for nothing.
+Result<void> SortOperands(std::vector<Value>& operands);
+
 /// Whether a part of a path may be an array position. The empty part is none.
 inline bool IsAllDigits(std::string_view s) {
   if (s.empty()) return false;

@@ -3,6 +3,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_compare.h"
 #include "protocol/extended_json.h"
+#include "query/expression/pace.h"
 #include "query/expression/parse_work.h"
 #include "query/match/match_parser.h"
 
@@ -245,6 +246,18 @@ Result<MatchPtr> Parser::Operator(std::string_view path, const BsonElement& e, B
   return BadValue("unknown operator: " + std::string(name));
 }
 
+Result<void> SortOperands(std::vector<Value>& operands) {
+  constexpr size_t kFew = 64;
+  auto less = [](const Value& a, const Value& b) { return CompareValues(a.view(), b.view()) < 0; };
+  if (operands.size() <= kFew) {
+    std::sort(operands.begin(), operands.end(), less);
+    return Ok();
+  }
+  EvalContext eval;
+  eval.op = ParseWork::Asked();
+  return SortItems(eval, operands, less, [](const Value& v) { return v.view().size(); });
+}
+
 Result<MatchPtr> Parser::In(std::string_view path, const BsonElement& e) {
   if (!e.value.IsArray()) return BadValue(std::string(e.name) + " needs an array");
   MatchPtr m = Node(MatchKind::kIn, path);
@@ -266,8 +279,7 @@ Result<MatchPtr> Parser::In(std::string_view path, const BsonElement& e) {
       ParseWork::Made(sizeof(Value));
     }
   }
-  auto less = [](const Value& a, const Value& b) { return CompareValues(a.view(), b.view()) < 0; };
-  std::sort(m->list.begin(), m->list.end(), less);
+  MAYFLY_TRY(SortOperands(m->list));
   m->list.erase(std::unique(m->list.begin(), m->list.end(),
                             [](const Value& a, const Value& b) {
                               return CompareValues(a.view(), b.view()) == 0;

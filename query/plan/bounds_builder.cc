@@ -434,8 +434,7 @@ MatchPtr DisjunctionAsIn(const MatchExpression& clause) {
       return nullptr;
     }
   }
-  std::sort(in->list.begin(), in->list.end(),
-            [](const Value& a, const Value& b) { return CompareValues(a.view(), b.view()) < 0; });
+  if (!match::SortOperands(in->list)) return nullptr;  // whoever plans looks again
   in->list.erase(std::unique(in->list.begin(), in->list.end(),
                              [](const Value& a, const Value& b) {
                                return CompareValues(a.view(), b.view()) == 0;

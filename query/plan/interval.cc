@@ -272,8 +272,10 @@ bool IntervalList::ContainsAll(const IntervalList& o) const {
 }
 
 void IntervalList::Normalize() {
-  std::sort(intervals.begin(), intervals.end(),
-            [](const Interval& a, const Interval& b) { return CompareLow(a, b) < 0; });
+  auto less = [](const Interval& a, const Interval& b) { return CompareLow(a, b) < 0; };
+  // Those of $in are in order, of which there may be a million.
+  if (!std::is_sorted(intervals.begin(), intervals.end(), less))
+    std::sort(intervals.begin(), intervals.end(), less);
   std::vector<Interval> out;
   for (auto& i : intervals) {
     if (i.IsEmpty()) continue;

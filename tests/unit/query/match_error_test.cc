@@ -2,10 +2,12 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/large_memory.h"
+#include "query/expression/parse_work.h"
 #include "query/expression/regex.h"
 #include "query/match/match_expression.h"
 #include "query/match/record_filter.h"
 #include "storage/operation.h"
+#include "tests/unit/query/counting_clock.h"
 #include "tests/unit/query/query_test_util.h"
 
 using namespace mayfly;
@@ -296,25 +298,12 @@ TEST_CASE("Only what is a verb or \\G keeps a pattern from being long", "[match]
   CHECK(CompiledRegex::Compile("# [\n(*COMMIT)" + rest, "x").has_error());
 }
 
-namespace {
-
-/// How often somebody has looked at it.
-class CountingClock final : public Clock {
- public:
-  Instant Now() const override { return {0}; }
-  int64_t MonotonicMicros() const override { return ++looks; }
-  void OnJump(std::function<void()>) override {}
-  mutable int64_t looks = 0;
-};
-
-}  // namespace
-
 TEST_CASE("A long pattern without machine code reads its subject no hundred times", "[match]") {
   large_memory::Budget full;
   *full.machine_code_bytes = int64_t{64} << 20;
   const large_memory::BudgetScope scope(full);
   const CompiledRegex::Ptr regex = CompiledRegex::Compile(std::string(30'000, 'a'), "").value();
-  const CountingClock clock;
+  const test::CountingClock clock;
   Operation op(clock);
   op.deadline_micros = int64_t{1} << 40;
   // Each piece begins with a look at all the rest of the subject, which were 1,200 of 4 MB.
@@ -330,6 +319,32 @@ TEST_CASE("Strings that are not UTF-8 are matched without harm", "[match]") {
   });
   CHECK(ParseMatch(Json("{'a': {'$regex': 'abc'}}")).value()->Matches(doc).value());
   CHECK_FALSE(ParseMatch(Json("{'a': {'$regex': 'abd'}}")).value()->Matches(doc).value());
+}
+
+TEST_CASE("Many operands of a filter are sorted with looks at the time", "[match]") {
+  constexpr int kMany = 100'000;
+  const BsonDocument filter = BuildBson([&](BsonBuilder& b) {
+    BsonBuilder a = b.OpenDocument("a");
+    BsonArrayBuilder in = a.OpenArray("$in");
+    for (int i = 0; i < kMany; ++i) in.Append(int64_t{i} * 7919 % kMany);
+  });
+  const test::CountingClock clock;
+  Operation op(clock);
+  op.deadline_micros = int64_t{1} << 40;
+  {
+    const ParseWork work(&op);
+    const MatchPtr match = ParseMatch(filter).value();
+    REQUIRE(match->list.size() == kMany);
+    for (int i = 1; i < kMany; ++i)
+      REQUIRE(match->list[static_cast<size_t>(i - 1)].view().Int64() <
+              match->list[static_cast<size_t>(i)].view().Int64());
+  }
+  // Reading them takes one look for 256 of them, and sorting them more than half as many.
+  CHECK(clock.looks > 3 * kMany / 512);
+  // A deadline that passes while they are sorted ends it.
+  op.deadline_micros = clock.looks + kMany / 256 + 50;
+  const ParseWork work(&op);
+  CHECK(ParseMatch(filter).error().code == ErrorCode::kMaxTimeMSExpired);
 }
 
 TEST_CASE("Partial index filters may use few operators", "[match]") {
