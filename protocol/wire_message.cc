@@ -54,6 +54,17 @@ bool Writes(std::string_view body) {
   });
 }
 
+/// Makes room for more documents in `list`, one of the lists of `msg`. The lists of a message of 48
+/// MB may take 150 MB, so they are charged before they grow. Errors: ExceededMemoryLimit 146.
+Result<void> GrowList(OpMsg* msg, std::vector<BsonView>& list) {
+  size_t now = 0;  // of all lists
+  for (const OpMsg::Sequence& s : msg->sequences) now += s.documents.capacity();
+  const size_t before = list.capacity(), after = std::max<size_t>(1, 2 * before);
+  MAYFLY_TRY(msg->hold.Set((now + after) * sizeof(BsonView)));
+  list.reserve(after);  // the old list is there until the new one is
+  return msg->hold.Set((now - before + after) * sizeof(BsonView));
+}
+
 }  // namespace
 
 MessageHeader ReadHeader(const char* p) {
@@ -142,6 +153,9 @@ bool ParseOpMsg(std::string_view frame, OpMsg* out, WireError* failure) {
           return Bad(failure, {LocationCode(40431),
                                "Duplicate document sequence: " + std::string(sequence.name)});
       while (!section.empty()) {
+        if (sequence.documents.size() == sequence.documents.capacity()) [[unlikely]]
+          if (Result<void> room = GrowList(out, sequence.documents); !room)
+            return Bad(failure, std::move(room).error());
         if (sequence.documents.size() >= kMaxSequenceDocuments)
           return Bad(failure, {ErrorCode::kInvalidLength,
                                "too many documents in sequence " + std::string(sequence.name)});

@@ -6,6 +6,7 @@
 
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
+#include "protocol/large_memory.h"
 
 /// MongoDB's wire protocol as bytes (manual: "MongoDB Wire Protocol", driver specification "OP_MSG"
 /// and "OP_COMPRESSED"). No sockets.
@@ -53,11 +54,17 @@ struct OpMsg {
     std::vector<BsonView> documents;
   };
   std::vector<Sequence> sequences;
+  /// The lists of their documents take more than the documents if these are small.
+  large_memory::Hold hold;
+  void DropSequences() {
+    sequences.clear();
+    hold.Release();
+  }
   /// For the next message: the vector keeps its memory.
   void Clear() {
     flags = 0;
     body = BsonView();
-    sequences.clear();
+    DropSequences();
   }
 };
 
@@ -80,7 +87,8 @@ struct WireError {
 /// Parses a complete OP_MSG frame (header included). True, or `*failure` says why not; `out->flags`
 /// is set either way, since an error is not answered when the sender asked for no reply. Content
 /// errors: InvalidBSON 22, Overflow 15, 40431 (a sequence twice), 40433 (a sequence and a field of
-/// the body with one name), InvalidLength 16 (absurdly many sequences or documents).
+/// the body with one name), InvalidLength 16 (absurdly many sequences or documents),
+/// ExceededMemoryLimit 146 (no room for the lists of documents).
 bool ParseOpMsg(std::string_view frame, OpMsg* out, WireError* failure);
 bool ParseOpQuery(std::string_view frame, OpQuery* out, WireError* failure);
 

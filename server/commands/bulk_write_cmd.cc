@@ -259,7 +259,7 @@ class BulkStatements final : public WriteStatements {
 
 /// The command's own fields. Views point into the request.
 struct BulkArgs {
-  std::vector<BsonView> ops, namespaces;
+  DocumentList ops, namespaces;
   bool ordered = true, errors_only = false, bypass = false, keep_empty_timestamps = false;
   BsonView let;
   StatementIds statement_ids;

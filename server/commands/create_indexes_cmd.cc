@@ -145,7 +145,7 @@ Result<void> CheckMayBeIndexed(const CommandContext& ctx, std::string_view db,
 Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   std::string_view collection = in.Collection();
-  std::vector<BsonView> specs = in.Documents("indexes");
+  const DocumentList specs = in.Documents("indexes");
   const BsonValue quorum = in.Any("commitQuorum");  // members that must be ready: there is this one
   const bool dry_run = in.BoolOr("dryRun", false);
   const bool ignore_unknown = in.LooseBoolOr("ignoreUnknownIndexOptions", false);

@@ -283,7 +283,7 @@ Result<void> ExplainStatement(const Explained& e) {
   const bool update = e.command.name == "update";
   ArgReader in(e.command);
   std::string_view collection = in.Collection();
-  std::vector<BsonView> statements = in.Documents(update ? "updates" : "deletes");
+  const DocumentList statements = in.Documents(update ? "updates" : "deletes");
   in.BoolOr("ordered", true);
   in.LooseBoolOr("bypassDocumentValidation", false);
   if (update) in.OptBool("bypassEmptyTsReplacement");  // nothing is stored

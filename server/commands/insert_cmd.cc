@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kLargeInsertBytes = 4 << 20;  ///< more than that waits for memory
 
-size_t TotalBytes(const std::vector<BsonView>& documents) {
+size_t TotalBytes(std::span<const BsonView> documents) {
   size_t bytes = 0;
   for (const BsonView& d : documents) bytes += d.size();
   return bytes;
@@ -29,8 +29,8 @@ Awaitable<Result<void>> WaitForMemory(CommandContext& ctx) {
 
 class InsertStatements final : public WriteStatements {
  public:
-  InsertStatements(WriteCommand& command, std::vector<BsonView> documents, bool ordered)
-      : command_(command), documents_(std::move(documents)), ordered_(ordered) {}
+  InsertStatements(WriteCommand& command, std::span<const BsonView> documents, bool ordered)
+      : command_(command), documents_(documents), ordered_(ordered) {}
 
   size_t size() const override { return documents_.size(); }
   Result<void> Open(StatementRunner& runner) override {
@@ -39,7 +39,7 @@ class InsertStatements final : public WriteStatements {
   }
   size_t Until(size_t) const override { return documents_.size(); }
   WriteStatement At(size_t i, size_t end) override {
-    return {.command = &command_, .documents = std::span(documents_).subspan(i, end - i)};
+    return {.command = &command_, .documents = documents_.subspan(i, end - i)};
   }
   Result<void> Replayed(size_t, const StatementResult&) override {
     ++replayed;
@@ -57,7 +57,7 @@ class InsertStatements final : public WriteStatements {
 
  private:
   WriteCommand& command_;
-  const std::vector<BsonView> documents_;
+  const std::span<const BsonView> documents_;
   const bool ordered_;
 };
 
@@ -65,7 +65,8 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
                                   BsonBuilder& reply) {
   ArgReader in(req);
   const WriteBatchFields batch = ReadWriteBatchFields(in);
-  std::vector<BsonView> documents = in.Documents("documents");
+  const DocumentList list = in.Documents("documents");
+  const std::span<const BsonView> documents = list.documents();
   const bool keep_empty_timestamps = in.BoolOr("bypassEmptyTsReplacement", false);
   BsonValue after = in.Any("expireAfterSeconds"), at = in.Any("expireAt");
   MAYFLY_CO_TRY(in.Finish());
@@ -84,7 +85,7 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   if (TotalBytes(documents) > kLargeInsertBytes) {
     MAYFLY_CO_TRY(co_await WaitForMemory(ctx));
   }
-  InsertStatements statements(command, std::move(documents), batch.ordered);
+  InsertStatements statements(command, documents, batch.ordered);
   StatementRunner runner(ctx);
   MAYFLY_CO_TRY(co_await runner.RunStatements(statements, batch.statement_ids));
   ctx.data.metrics().documents.inserted.Add(statements.inserted);

@@ -162,7 +162,7 @@ Result<UpdateArgs> ReadUpdate(const CommandRequest& req, Instant now,
   ArgReader in(req);
   UpdateArgs a;
   a.batch = ReadWriteBatchFields(in);
-  std::vector<BsonView> updates = in.Documents("updates");
+  const DocumentList updates = in.Documents("updates");
   a.keep_empty_timestamps = in.BoolOr("bypassEmptyTsReplacement", false);
   a.let = in.DocumentOr("let");
   BsonValue after = in.Any("expireAfterSeconds"), at = in.Any("expireAt");
@@ -170,7 +170,7 @@ Result<UpdateArgs> ReadUpdate(const CommandRequest& req, Instant now,
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(ExpirySetting expiry, ParseExpiryFields(after, at, preserve, now, "update"));
   MAYFLY_TRY(CheckWriteBatchSize(updates.size()));
-  size_t bytes = updates.size() * (sizeof(BsonView) + sizeof(UpdateStatement));
+  size_t bytes = updates.size() * sizeof(UpdateStatement);
   MAYFLY_TRY(a.hold.Set(bytes));
   a.statements.reserve(updates.size());
   for (BsonView u : updates) {
@@ -205,11 +205,11 @@ Result<DeleteArgs> ReadDelete(const CommandRequest& req) {
   ArgReader in(req);
   DeleteArgs a;
   a.batch = ReadWriteBatchFields(in);
-  std::vector<BsonView> deletes = in.Documents("deletes");
+  const DocumentList deletes = in.Documents("deletes");
   a.let = in.DocumentOr("let");
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(CheckWriteBatchSize(deletes.size()));
-  MAYFLY_TRY(a.hold.Set(deletes.size() * (sizeof(BsonView) + sizeof(DeleteStatement))));
+  MAYFLY_TRY(a.hold.Set(deletes.size() * sizeof(DeleteStatement)));
   a.statements.reserve(deletes.size());
   for (BsonView d : deletes) {
     MAYFLY_TRY(DeleteStatement s, ParseDeleteStatement(d));

@@ -261,13 +261,24 @@ Result<void> ParseCommandFields(BsonView body, CommandRequest* request, std::str
   return Ok();
 }
 
-Result<std::vector<BsonView>> CommandRequest::Documents(std::string_view field) const {
-  if (const DocumentSequence* s = Sequence(field)) return s->documents;
+Result<void> DocumentList::Add(BsonView document) {
+  if (own_.size() == own_.capacity()) {
+    const size_t before = own_.capacity(), after = std::max<size_t>(1, 2 * before);
+    MAYFLY_TRY(hold_.Set((before + after) * sizeof(BsonView)));
+    own_.reserve(after);  // the old list is there until the new one is
+    MAYFLY_TRY(hold_.Set(after * sizeof(BsonView)));
+  }
+  own_.push_back(document);
+  return Ok();
+}
+
+Result<DocumentList> CommandRequest::Documents(std::string_view field) const {
+  if (const DocumentSequence* s = Sequence(field)) return DocumentList(*s);
   for (const CommandField& f : fields) {
     if (f.name != field) continue;
     f.used = true;
     if (!f.value.IsArray()) return GenericWrongType(*this, f, "array");
-    std::vector<BsonView> out;
+    DocumentList out;
     for (const BsonElement& e : f.value.Document()) {
       if (!e.value.IsDocument()) {
         std::string m = Quoted(name, field);
@@ -278,7 +289,7 @@ Result<std::vector<BsonView>> CommandRequest::Documents(std::string_view field) 
         m.append("', expected type 'object'");
         return Error{ErrorCode::kTypeMismatch, std::move(m)};
       }
-      out.push_back(e.value.Document());
+      MAYFLY_TRY(out.Add(e.value.Document()));
     }
     return out;
   }
@@ -407,15 +418,18 @@ std::optional<BsonView> ArgReader::FindArray(std::string_view name) {
   return v.Document();
 }
 
-std::vector<BsonView> ArgReader::Documents(std::string_view name) {
+DocumentList ArgReader::Documents(std::string_view name) {
   if (request_ == nullptr) {
-    std::vector<BsonView> out;
+    DocumentList out;
     for (const BsonElement& e : Array(name)) {
       if (!e.value.IsDocument()) {
         Fail(WrongType(std::string(name) + "." + std::string(e.name), e.value.type(), "object"));
         return {};
       }
-      out.push_back(e.value.Document());
+      if (Result<void> added = out.Add(e.value.Document()); !added) {
+        Fail(std::move(added).error());
+        return {};
+      }
     }
     return out;
   }

@@ -68,7 +68,7 @@ class ArgReader {
     return FindArray(name);
   }
   /// An array or document sequence of documents, as CommandRequest::Documents.
-  std::vector<BsonView> Documents(std::string_view name);
+  DocumentList Documents(std::string_view name);
 
   /// Any number; fractions are dropped, what exceeds int64 is clamped.
   int64_t Int64(std::string_view name);

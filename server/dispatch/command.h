@@ -14,6 +14,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
+#include "protocol/large_memory.h"
 #include "protocol/wire_message.h"
 #include "server/dispatch/operation_registry.h"
 #include "storage/operation.h"
@@ -73,6 +74,32 @@ struct GenericArguments {
   bool autocommit_given = false, autocommit = false, start_transaction = false;
 };
 
+/// The documents that a field of a command brings: those of its document sequence, which stay where
+/// they are, or those of its array, listed here and charged. Valid as long as the request. One
+/// thread.
+class DocumentList {
+ public:
+  DocumentList() = default;
+  explicit DocumentList(const DocumentSequence& s) : sequence_(&s.documents) {}
+  DocumentList(DocumentList&&) noexcept = default;
+  DocumentList& operator=(DocumentList&&) noexcept = default;
+
+  /// One more of an array. Errors: ExceededMemoryLimit 146.
+  Result<void> Add(BsonView document);
+
+  std::span<const BsonView> documents() const { return sequence_ != nullptr ? *sequence_ : own_; }
+  size_t size() const { return documents().size(); }
+  bool empty() const { return documents().empty(); }
+  BsonView operator[](size_t i) const { return documents()[i]; }
+  auto begin() const { return documents().begin(); }
+  auto end() const { return documents().end(); }
+
+ private:
+  const std::vector<BsonView>* sequence_ = nullptr;
+  std::vector<BsonView> own_;
+  large_memory::Hold hold_;  ///< of own_
+};
+
 /// One command as it came in. Views point into the connection's buffer and live until the reply is
 /// sent.
 struct CommandRequest {
@@ -80,6 +107,7 @@ struct CommandRequest {
   BsonView body;
   std::string_view db;  ///< $db
   std::vector<DocumentSequence> sequences;
+  large_memory::Hold sequences_hold;  ///< of the lists of their documents
   CommandFields fields;  ///< every top-level field of `body`, the first one too; each name once
   uint64_t names = 0;    ///< of the fields: NameBit of each
   GenericArguments generic;
@@ -90,8 +118,13 @@ struct CommandRequest {
   mutable std::shared_ptr<InnerRequests> inner;
 
   /// The array field or the document sequence of this name, one view an entry.
-  /// Errors: TypeMismatch 14, MissingField 40414.
-  Result<std::vector<BsonView>> Documents(std::string_view field) const;
+  /// Errors: TypeMismatch 14, MissingField 40414, ExceededMemoryLimit 146.
+  Result<DocumentList> Documents(std::string_view field) const;
+  /// Gives their memory back.
+  void DropSequences() {
+    sequences.clear();
+    sequences_hold.Release();
+  }
   /// Null when there is none.
   const DocumentSequence* Sequence(std::string_view field) const {
     for (const DocumentSequence& s : sequences)

@@ -129,16 +129,16 @@ void AppendCutText(BsonView doc, bool array, std::string& out) {
 }
 
 /// The statements of an update or delete; empty: the command has none.
-std::vector<BsonView> StatementsOf(const FinishedOperation& f, std::string_view* field) {
+DocumentList StatementsOf(const FinishedOperation& f, std::string_view* field) {
   *field = f.report.op == "update" ? "updates" : f.report.op == "remove" ? "deletes" : "";
   if (field->empty()) return {};
-  Result<std::vector<BsonView>> statements = f.request.Documents(*field);
-  return statements ? std::move(statements).value() : std::vector<BsonView>();
+  Result<DocumentList> statements = f.request.Documents(*field);
+  return statements ? std::move(statements).value() : DocumentList();
 }
 
 /// The command's own fields without its secrets, and its statements behind them.
 void AppendWhole(const ShownCommand& shown, BsonView body, std::string_view field,
-                 const std::vector<BsonView>& statements, BsonBuilder& out) {
+                 const DocumentList& statements, BsonBuilder& out) {
   BsonBuilder command = out.OpenDocument("command");
   for (const BsonElement& e : body) {
     if (command.size() > kMaxCommandBytes) break;
@@ -155,7 +155,7 @@ void AppendProfiledCommand(const FinishedOperation& f, const ShownCommand& shown
   // Little is left of it.
   if (shown.of_users()) return AppendWhole(shown, req.body, {}, {}, out);
   std::string_view field;
-  const std::vector<BsonView> statements = StatementsOf(f, &field);
+  const DocumentList statements = StatementsOf(f, &field);
   // An update or delete of one statement is shown as that statement (manual: "Database Profiler
   // Output").
   if (statements.size() == 1 && statements[0].size() <= kMaxCommandBytes) {

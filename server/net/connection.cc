@@ -680,6 +680,7 @@ Connection::Parsed Connection::ParseMessage(size_t length) {
   if (s.header.opcode == static_cast<int32_t>(Opcode::kMsg)) {
     s.msg.Clear();
     if (!ParseOpMsg(frame, &s.msg, &failure)) {
+      s.msg.DropSequences();  // here, since of a large message it takes long
       if (failure.broken_frame) return Broken(failure.error.message.c_str());
       s.checksum = false;
       dispatcher.ReplyError(s, out_, failure.error);
@@ -714,6 +715,7 @@ Awaitable<Connection::Parsed> Connection::ParseOnWorker(size_t length) {
   Parsed parsed = Parsed::kBroken;
   std::exception_ptr failed;
   try {
+    const large_memory::BudgetScope budget(thread_.server().large_memory());
     parsed = ParseMessage(length);
   } catch (...) {
     failed = std::current_exception();

@@ -254,13 +254,14 @@ static bool OnProfile(const CommandRequest& req) {
 Result<void> Dispatcher::Parse(RequestState& s) {
   CommandRequest& req = s.request;
   if (s.legacy) {
-    req.sequences.clear();
+    req.DropSequences();
     req.exhaust_allowed = false;
     // "admin.$cmd": the database is in the namespace.
     return ParseCommandFields(s.query.query, &req,
                               SplitNamespace(s.query.ns).db.substr(0, kMostOfDatabaseName));
   }
   req.sequences.swap(s.msg.sequences);
+  req.sequences_hold = std::move(s.msg.hold);
   req.exhaust_allowed = (s.msg.flags & kMsgExhaustAllowed) != 0;
   return ParseCommandFields(s.msg.body, &req);
 }
@@ -511,6 +512,7 @@ Awaitable<void> Dispatcher::FinishLong(Connection& c, RequestState& s, std::stri
     c.CountReply();
     ReportIfDue(s, *s.answer, Took(s), out);
     s.request.inner.reset();
+    s.request.DropSequences();
   } catch (...) {
     failed = std::current_exception();
   }
@@ -622,6 +624,7 @@ void Dispatcher::Account(Connection& c, RequestState& s, const std::string& out,
   s.slot_begun = false;
   s.session_use.Reset();
   s.request.inner.reset();  // their memory
+  s.request.DropSequences();
 }
 
 Result<void> Dispatcher::FailOnPurpose(RequestState& s) {

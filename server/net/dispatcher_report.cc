@@ -26,7 +26,7 @@ bool Dispatcher::LongToRefuse(const RequestState& s, const Result<void>& result)
 }
 
 bool Dispatcher::LongToEnd(const RequestState& s) const {
-  return s.request.inner != nullptr || Reports(s, Took(s));
+  return s.request.inner != nullptr || s.request.sequences_hold.held() != 0 || Reports(s, Took(s));
 }
 
 void Dispatcher::ReportIfDue(RequestState& s, const Result<void>& result, int64_t micros,

@@ -415,3 +415,32 @@ TEST_CASE("Messages with any changed byte never lead outside the frame", "[wire]
   }
   CHECK(fine > 100);
 }
+
+TEST_CASE("The lists of a message's documents are charged", "[wire]") {
+  // The smallest documents: a view of one is larger than it is.
+  constexpr size_t kDocuments = 300'000;
+  std::string documents;
+  for (size_t i = 0; i < kDocuments; ++i) documents += std::string("\x05\0\0\0\0", 5);
+  const std::string frame =
+      Msg(Body(Doc()) + Sequence("ops", documents) + Sequence("nsInfo", documents));
+  large_memory::Budget budget;
+  const large_memory::BudgetScope scope(budget);
+  OpMsg msg;
+  WireError failure;
+  budget.SetLimit(int64_t{64} << 20);
+  REQUIRE(ParseOpMsg(frame, &msg, &failure));
+  const auto least = static_cast<int64_t>(2 * kDocuments * sizeof(BsonView));
+  CHECK(budget.used() >= least);
+  CHECK(msg.hold.held() == static_cast<size_t>(budget.used()));
+  msg.Clear();
+  CHECK(budget.used() == 0);
+
+  // The frame is sound, so the connection may go on.
+  budget.SetLimit(least);
+  CHECK_FALSE(ParseOpMsg(frame, &msg, &failure));
+  CHECK_FALSE(failure.broken_frame);
+  CHECK(failure.error.code == ErrorCode::kExceededMemoryLimit);
+  CHECK(budget.used() == static_cast<int64_t>(msg.hold.held()));
+  msg.DropSequences();
+  CHECK(budget.used() == 0);
+}

@@ -195,6 +195,36 @@ TEST_CASE("Documents come from the array or from the sequence beside it", "[args
   s.request.sequences.push_back({"documents", {doc.view()}});
   REQUIRE(s.request.Documents("documents"));
   CHECK(s.request.Documents("documents").value()[0].data() == doc.view().data());
+  // A sequence is not listed once more.
+  CHECK(s.request.Documents("documents").value().documents().data() ==
+        s.request.sequences[0].documents.data());
+}
+
+TEST_CASE("The list of an array's documents is charged", "[args]") {
+  constexpr size_t kDocuments = 300'000;
+  const BsonDocument body = BuildBson([&](BsonBuilder& b) {
+    b.Append("insert", "c");
+    BsonArrayBuilder list = b.OpenArray("documents");
+    for (size_t i = 0; i < kDocuments; ++i) list.Append(BsonView());
+  });
+  CommandRequest request;
+  REQUIRE(ParseCommandFields(body, &request, "db"));
+  large_memory::Budget budget;
+  const large_memory::BudgetScope scope(budget);
+  budget.SetLimit(int64_t{64} << 20);
+  {
+    const Result<DocumentList> list = request.Documents("documents");
+    REQUIRE(list);
+    CHECK(list.value().size() == kDocuments);
+    CHECK(budget.used() >= static_cast<int64_t>(kDocuments * sizeof(BsonView)));
+  }
+  CHECK(budget.used() == 0);
+  budget.SetLimit(1 << 20);
+  CHECK(request.Documents("documents").error().code == ErrorCode::kExceededMemoryLimit);
+  ArgReader in(request);
+  CHECK(in.Documents("documents").empty());
+  CHECK(in.Finish().error().code == ErrorCode::kExceededMemoryLimit);
+  CHECK(budget.used() == 0);
 }
 
 TEST_CASE("A write concern is what a standalone can promise", "[args]") {

@@ -133,6 +133,31 @@ TEST_CASE("A document sequence that the command does not take is an unknown fiel
   }
 }
 
+TEST_CASE("What lists a message's documents is charged until its reply", "[server]") {
+  TestServer server;
+  RawClient client(server.port());
+  std::string documents;
+  for (int i = 0; i < 200'000; ++i) documents += std::string("\x05\0\0\0\0", 5);
+  std::string frame;
+  const size_t start = BeginOpMsg(frame, 7, 0, 0);
+  frame += ParseJson(kPing).value().bytes() + "\x01";
+  const auto size = static_cast<int32_t>(4 + 2 + documents.size());
+  frame.append(reinterpret_cast<const char*>(&size), 4).append("a").append(1, '\0') += documents;
+  FinishMessage(frame, start);
+  large_memory::Budget& memory = server.context().large_memory();
+  // There is no room for it: the reply says so, and the connection goes on.
+  memory.SetLimit(1 << 20);
+  client.Send(frame);
+  CHECK(Code(client.Reply()) == 146);
+  Eventually([&] { return memory.used() == 0; });
+  // A connection that waits for its next message does not keep the list of the last one.
+  memory.SetLimit(64 << 20);
+  client.Send(frame);
+  CHECK(Code(client.Reply()) == 40415);
+  Eventually([&] { return memory.used() == 0; });
+  CHECK(IsOk(client.Command(kPing)));
+}
+
 TEST_CASE("A checksum is checked, and answered with one", "[server]") {
   TestServer server;
   RawClient c(server.port());
