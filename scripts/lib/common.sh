@@ -19,10 +19,12 @@ die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 # alone COMMAND…: with no other script's install at the same time.
 alone() {
   mkdir -p "$TOOLS"
-  local lock status=0
+  local lock status=0 mark=${TESTS_RUN:-}
   exec {lock}>"$TOOLS/install.lock"
   flock "$lock"
+  unset TESTS_RUN  # not to be ended with the tests (steps.sh): apt-get would leave packages half installed
   "$@" {lock}>&- || status=$?
+  [ -z "$mark" ] || export TESTS_RUN=$mark
   exec {lock}>&-
   return $status
 }

@@ -163,6 +163,19 @@ hash_of_tree() {
     cut -c1-16
 }
 
+# marked ARGUMENT…: the calling script once more, in its place, with a mark that everything it starts inherits; the
+# second time it comes to here nothing happens. reaped: from then on what has the mark ends with this script, whatever
+# ends that (tests/golden/own.py). Two steps, because a subshell shows the environment that its script began with.
+marked() {
+  [ "${TESTS_SHELL:-}" != $$ ] || return 0
+  TESTS_RUN=$(cat /proc/sys/kernel/random/uuid) TESTS_SHELL=$$ exec "$BASH" "$0" "$@"
+}
+reaped() {
+  env -u TESTS_RUN -u TESTS_SHELL setsid python3 "$ROOT/tests/golden/own.py" reap $$ "$TESTS_RUN" \
+    </dev/null >/dev/null 2>&1 &
+  disown
+}
+
 # summary: what each failed step said of its failures, where one looks; what passed only when it was alone; what the
 # machine lacked; the slowest.
 summary() {

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""scripts/lib/steps.sh: what a step counts as, what is tried again, what the last lines say. And
-tests/golden/own.py: what it says of a machine that lacks something."""
+"""scripts/lib/steps.sh: what a step counts as, what is tried again, what the last lines say, and that nothing of a
+script that was killed goes on. And tests/golden/own.py: what it says of a machine that lacks something."""
 
-import os, shutil, signal, subprocess, sys, tempfile
+import os, shutil, signal, subprocess, sys, tempfile, uuid
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/golden"))
 import own
+from waits import wait_for
 
 HEAD = f"""
 set -euo pipefail
@@ -101,6 +102,35 @@ assert "a: SHORT OF DISK: something" not in out, out
 out, code = run('step a echo "No space left on device"')  # it passes
 assert "SHORT OF" not in out, out
 
+
+def alive(variable):
+    """The words of the processes that began with this in their environment and have not ended."""
+    out = []
+    for p in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if variable.encode() in Path(f"/proc/{p}/environ").read_bytes():
+                if Path(f"/proc/{p}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                    out += Path(f"/proc/{p}/cmdline").read_text().split("\0")
+        except OSError:
+            pass
+    return out
+
+
+# Killed: what it has started ends, also what its subshells would start then.
+with tempfile.TemporaryDirectory() as folder:
+    mark = f"STEPS_TEST={uuid.uuid4()}"
+    lane = 'PYTHON=env; lane() { (for d in 1 2 3 4 5 6; do sleep 1000; done) & pids+=($!); }; lane'
+    Path(folder, "script").write_text(
+        HEAD.replace("logs=", 'marked "$@"\n[ "$*" = "x y" ] || exit\nreaped\nlogs=')
+        + f"{lane}; beside a setsid sleep 1001; step b sleep 1002; together"
+    )
+    name, value = mark.split("=")
+    bare = {k: v for k, v in os.environ.items() if not k.startswith("TESTS_")}
+    shell = subprocess.Popen(["bash", "script", "x", "y"], cwd=folder, env={**bare, name: value})
+    wait_for(lambda: {"1000", "1001", "1002"} <= set(alive(mark)))
+    shell.send_signal(signal.SIGKILL)
+    shell.wait()
+    wait_for(lambda: not alive(mark))
 
 # What own.py finds by itself.
 usage, memory = shutil.disk_usage, own.available
