@@ -24,7 +24,7 @@ constexpr size_t kMaxFile = 8 << 20;
 
 Result<std::string> ReadFile(std::string_view option, const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  if (!in) return BadFile(option, path, std::string("cannot read it: ") + std::strerror(errno));
+  if (!in) return BadFile(option, path, "cannot read it: " + WhyUnreadable(path, errno));
   std::stringstream text;
   text << in.rdbuf();
   // Opening a directory works, reading it does not.

@@ -8,6 +8,8 @@
 #include <optional>
 #include <sstream>
 
+#include "protocol/secret_file.h"
+
 namespace mayfly {
 
 namespace {
@@ -111,7 +113,7 @@ Result<Pairs> ReadConfigFile(const std::string& path) {
   std::ifstream in(path);
   if (!in)
     return Error{ErrorCode::kFileNotOpen,
-                 "Error opening config file '" + path + "': " + std::strerror(errno)};
+                 "Error opening config file '" + path + "': " + WhyUnreadable(path, errno)};
   std::stringstream text;
   text << in.rdbuf();
   Pairs out;

@@ -71,8 +71,7 @@ Result<std::string> ReadNameFile(const std::string& path) {
   std::string text(kMaxSmallFile + 1, '\0');
   if (in) in.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (in.bad() || (in.fail() && !in.eof()))
-    return Error{ErrorCode::kFileNotOpen,
-                 path + ": cannot be read: " + std::string(std::strerror(errno))};
+    return Error{ErrorCode::kFileNotOpen, path + ": cannot be read: " + WhyUnreadable(path, errno)};
   text.resize(static_cast<size_t>(in.gcount()));
   if (text.size() > kMaxSmallFile)
     return Error{ErrorCode::kBadValue, path + " is larger than 4 KiB: it holds no name"};

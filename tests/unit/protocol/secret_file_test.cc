@@ -1,10 +1,14 @@
 #include "protocol/secret_file.h"
 
+#include <grp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <vector>
 
@@ -34,7 +38,7 @@ TEST_CASE("A file with a secret is read if its owner alone can reach it", "[secr
     REQUIRE_FALSE(r);
     CHECK(r.error().code == ErrorCode::kInvalidOptions);
     CHECK_THAT(r.error().message, Contains("option: " + path) && Contains("too open") &&
-                                      Contains("chmod 600") && !Contains("geheim"));
+                                      Contains("chmod 600 " + path) && !Contains("geheim"));
     CHECK_FALSE(CheckSecretFile(path, "option"));
   }
   REQUIRE(::chmod(path.c_str(), 0600) == 0);
@@ -54,7 +58,7 @@ TEST_CASE("A group may read a file of root: the server's own, or any where an op
     file.st_uid = owner;
     file.st_gid = group;
     file.st_mode = S_IFREG | mode;
-    return CheckSecretFile(file, "key", readers).has_value();
+    return CheckSecretFile(file, "/k", "key", readers).has_value();
   };
   const gid_t own = ::getegid();
   std::vector<gid_t> groups(1000);
@@ -85,11 +89,73 @@ TEST_CASE("A group may read a file of root: the server's own, or any where an op
   file.st_mode = S_IFREG | 0444;
   const std::string gid = std::to_string(own);
   const std::string user = std::to_string(::geteuid());
-  CHECK_THAT(CheckSecretFile(file, "key").error().message,
-             Contains("chown it to user " + user) && Contains("mode 0400 and uid " + user) &&
-                 Contains("mode 0440 and gid " + gid));
+  CHECK_THAT(CheckSecretFile(file, "/k", "key").error().message,
+             Contains("chown " + user + " /k and chmod 600 /k") &&
+                 Contains("mode 0400 and uid " + user) && Contains("mode 0440 and gid " + gid));
   file.st_mode = S_IFIFO | 0644;
-  CHECK(CheckSecretFile(file, "key"));
+  CHECK(CheckSecretFile(file, "/k", "key"));
+}
+
+/// As long as it lives this process is somebody else (of no group but their own), if it is root's.
+class SomebodyElse {
+ public:
+  static constexpr uid_t kUser = 65534;
+  SomebodyElse() {
+    if (!root_) return;
+    groups_.resize(static_cast<size_t>(std::max(0, ::getgroups(0, nullptr))));
+    REQUIRE(::getgroups(static_cast<int>(groups_.size()), groups_.data()) >= 0);
+    REQUIRE(::setgroups(0, nullptr) == 0);
+    REQUIRE((::setegid(kUser) == 0 && ::seteuid(kUser) == 0));
+  }
+  ~SomebodyElse() {
+    if (!root_) return;
+    if (::seteuid(0) != 0 || ::setegid(0) != 0 || ::setgroups(groups_.size(), groups_.data()) != 0)
+      std::abort();
+  }
+  SomebodyElse(const SomebodyElse&) = delete;
+
+ private:
+  bool root_ = ::geteuid() == 0;
+  std::vector<gid_t> groups_;
+};
+
+// A newcomer saw "Permission denied" of a file that belonged to root, and nothing else.
+TEST_CASE("What cannot be read for lack of a permission says whose it is, and what to do",
+          "[secret_file]") {
+  ScratchDir dir;
+  const std::string path = dir.path() + "/secret";
+  std::ofstream(path) << "geheim\n";
+  REQUIRE(::chmod(path.c_str(), 0) == 0);
+  CHECK(WhyUnreadable(path, EIO) == std::strerror(EIO));
+  const bool root = ::geteuid() == 0;
+  if (!root) {  // one's own, of mode 0000
+    CHECK_THAT(
+        ReadSecretFile(path, "option: " + path, 100).error().message,
+        Contains("Permission denied") && Contains("(mode 0000)") && Contains("chmod 600 " + path));
+    return;
+  }
+  const std::string user = std::to_string(SomebodyElse::kUser);
+  const auto why = [&](uid_t owner, gid_t group, mode_t mode) {
+    REQUIRE(::chown(path.c_str(), owner, group) == 0);
+    REQUIRE(::chmod(path.c_str(), mode) == 0);
+    const SomebodyElse other;
+    return ReadSecretFile(path, "option: " + path, 100).error().message;
+  };
+  // Nobody else may enter the directory.
+  CHECK_THAT(why(0, 0, 0644),
+             Contains("option: " + path + ": cannot read it: Permission denied: the directory " +
+                      dir.path() + " belongs to user 0 and group 0 (mode 0700)") &&
+                 Contains("runs as user " + user + " in group " + user));
+  REQUIRE(::chmod(dir.path().c_str(), 0711) == 0);
+  CHECK_THAT(why(0, 0, 0600),
+             Contains("Permission denied: it belongs to user 0 and group 0 (mode 0600)") &&
+                 Contains("chown " + user + " " + path) && Contains("chmod 600 " + path) &&
+                 !Contains("SupplementaryGroups"));
+  CHECK_THAT(why(0, 12345, 0640), Contains("group 12345 (mode 0640)") &&
+                                      Contains("in group 12345 as well") &&
+                                      Contains("SupplementaryGroups"));
+  CHECK_THAT(why(12345, 0, 0600), Contains("run this as user 12345"));
+  CHECK_THAT(why(SomebodyElse::kUser, 0, 0), Contains(": chmod 600 " + path));
 }
 
 }  // namespace
