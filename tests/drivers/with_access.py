@@ -22,18 +22,11 @@ import pymongo
 from pymongo.errors import PyMongoError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
-from topologies import BINARY, ROOT, TEST_COMMANDS, launch, until
+from topologies import BINARY, TEST_COMMANDS, launch, until
+from certificates import certificate  # behind topologies, which knows the way to it
 
 PASSWORD = "p%ss:w@rd/?"  # what a URI has to escape; not every build of a driver has SASLprep
 QUOTED = quote(PASSWORD, safe="")
-
-
-def certificate(folder, *arguments):
-    """The PEM file of a new certificate."""
-    made = subprocess.run(
-        [ROOT / "scripts/certificates", folder, *arguments], capture_output=True, text=True, check=True
-    )
-    return made.stdout.strip()
 
 
 class Servers:

@@ -7,12 +7,12 @@ same. Clients reach the members directly. MAYFLY_ALTERED (60): changes in each p
 failed".
 """
 
-import os, struct, subprocess, tempfile, threading
+import os, struct, tempfile, threading
 
 from pymongo.errors import PyMongoError
 from pymongo.write_concern import WriteConcern
 
-from fault_test import ROOT, Checks, rnd, run_parts, until
+from fault_test import Checks, certificate, rnd, run_parts, until
 from proxy import Network
 from replica_set import ReplicaSet
 
@@ -149,11 +149,7 @@ def by_key_file():
 
 
 def by_tls():
-    made = subprocess.run(
-        [ROOT / "scripts/certificates", f"{folder}/own", "server", "member", "localhost", "127.0.0.1"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    file = made.stdout.strip()
+    file = certificate(f"{folder}/own", "server", "member", "localhost", "127.0.0.1")
     # Clients of this run come without TLS; members use it (preferTLS).
     files = ["--tlsCertificateKeyFile", file, "--tlsCAFile", f"{folder}/own/ca.pem"]
     attack("TLS", "--tlsMode", "preferTLS", *files)

@@ -12,6 +12,7 @@ from bson.binary import Binary
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
 import failed_parts
 import own
+from certificates import certificate
 from ports import free_port
 from run import HELD_MICROS, ROOT, WATCHED, Client, held, initiate, launch, report_held
 from waits import PATIENCE, Deadline, processor_seconds, until, wait_for

@@ -13,7 +13,7 @@ import pymongo
 from pymongo.errors import PyMongoError
 
 import link_run
-from fault_test import BINARY, ROOT, free_port, random_moment, rnd, run_parts
+from fault_test import BINARY, ROOT, certificate, free_port, random_moment, rnd, run_parts
 from link_run import LINK, LinkProcess, NEVER, Pair, Side, attempt, check
 from link_run import equal, eventually, now, pass_days, started, write
 from proxy import Network
@@ -618,11 +618,7 @@ def secured():
     """TLS and logins on both sides, with the roles that the page names and no more."""
     made = tempfile.mkdtemp(prefix="mayfly-link-tls-")
 
-    def certificate(kind, name, *more):
-        words = [ROOT / "scripts/certificates", made, kind, name, *more]
-        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-
-    server = certificate("server", "server", "localhost", "127.0.0.1")
+    server = certificate(made, "server", "server", "localhost", "127.0.0.1")
     key = f"{made}/key"
     with open(key, "w") as f:
         f.write("bGluayBrZXkgb2YgYSB0ZXN0IDEyMzQ1Njc4\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, ROOT, Checks, free_port, run_parts, until
+from fault_test import BINARY, ROOT, Checks, certificate, free_port, run_parts, until
 from own_server import OwnServer, code
 
 check = Checks(quiet=True)
@@ -28,9 +28,8 @@ class Server(OwnServer):
 
     def prepare(self):
         self.tls = Path(self.folder) / "tls"
-        make = ROOT / "scripts/certificates"
         for more in (["server", "db", "localhost", "127.0.0.1"], ["client", "app"]):
-            subprocess.run([make, self.tls, *more], check=True, capture_output=True)
+            certificate(self.tls, *more)
         self.extra += ["--tlsMode", "preferTLS", "--tlsCertificateKeyFile", f"{self.tls}/db.pem"]
         self.extra += ["--tlsCAFile", f"{self.tls}/ca.pem", "--tlsAllowConnectionsWithoutCertificates"]
         Path(f"{self.folder}/mayfly.password").write_text(PASSWORD + "\n")

@@ -13,7 +13,7 @@ from bson.binary import Binary
 from pymongo.errors import OperationFailure
 
 from audit_server import DENIED, OK, PASSWORD, WRONG, AuditedServer
-from fault_test import BINARY, ROOT, Checks, Client, free_port, log_in, run_parts, until
+from fault_test import BINARY, Checks, Client, certificate, free_port, log_in, run_parts, until
 from own_server import code
 from secret_commands import NAMES, NUMBER, at_once, long_ones, others, reads, users_at_once, writes
 from secret_views import KEY, NO_NUMBER, USER, VALUE, by_log, by_stages, by_views, error_of
@@ -163,8 +163,7 @@ def secrets():
     """Each command, option and file that carries a secret; then the secret is looked for everywhere."""
     canary = "canary-7f21c-secret"
     folder = tempfile.mkdtemp(prefix="mayfly-audit-tls-")
-    make = [ROOT / "scripts/certificates", folder, "server", "server", "127.0.0.1"]
-    subprocess.run(make, check=True, capture_output=True, env=os.environ | {"PASSWORD": canary + "-tls"})
+    certificate(folder, "server", "server", "127.0.0.1", PASSWORD=canary + "-tls")
     tls = ["--tlsMode", "allowTLS", "--tlsCertificateKeyFile", f"{folder}/server.pem", "--tlsCAFile"]
     tls += [f"{folder}/ca.pem", "--tlsCertificateKeyFilePassword", f"{canary}-tls"]
     tls += ["--tlsClusterFile", f"{folder}/server.pem", "--tlsClusterPassword", f"{canary}-tls"]
@@ -688,8 +687,7 @@ def files():
     """A file with a secret that others can read is refused, by whatever option it is named (issue 29: two were not)."""
     folder = tempfile.mkdtemp(prefix="mayfly-secret-files-")
     canary = "canary-c07e5-of-a-file"
-    make = [ROOT / "scripts/certificates", folder, "server", "server", "127.0.0.1"]
-    subprocess.run(make, check=True, capture_output=True)
+    certificate(folder, "server", "server", "127.0.0.1")
     pem, ca, file = f"{folder}/server.pem", f"{folder}/ca.pem", f"{folder}/secret"
     key = base64.b64encode(os.urandom(32)).decode()
     tls = ["--tlsMode", "requireTLS", "--tlsCAFile", ca]

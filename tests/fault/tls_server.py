@@ -2,31 +2,17 @@
 them in the run), and messages of the wire protocol for connections that are made by hand.
 """
 
-import os, socket, ssl, struct, subprocess, tempfile
+import socket, ssl, struct, tempfile
 
 import bson, pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, ROOT, Checks, Deadline, launch, stop, until
+from fault_test import BINARY, Checks, Deadline, certificate, launch, stop, until
 
 check = Checks()
 folder = tempfile.mkdtemp(prefix="mayfly-tls-")
 OWN, FOREIGN = f"{folder}/own", f"{folder}/foreign"
 CA = f"{OWN}/ca.pem"
-
-
-def certificate(authority, kind, name, *more, **environment):
-    """The PEM file of a new certificate by this authority."""
-    made = subprocess.run(
-        [ROOT / "scripts/certificates", authority, kind, name, *more],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return made.stdout.strip()
-
-
 SERVER = certificate(OWN, "server", "server", "localhost", "127.0.0.1")
 CLIENT = certificate(OWN, "client", "app", "readWrite.shop")
 PING = {"ping": 1, "$db": "admin"}

@@ -10,7 +10,7 @@ import os, shutil, subprocess, tempfile
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, ROOT, Checks, free_port, run_parts
+from fault_test import BINARY, Checks, certificate, free_port, run_parts
 from load import Writers
 from replica_set import Member, ReplicaSet, code
 
@@ -18,21 +18,7 @@ check = Checks()
 folder = tempfile.mkdtemp(prefix="mayfly-upgrade-")
 OWN = f"{folder}/own"
 OLD, NEW = "T2xkIGtleSBvZiB0aGUgbWVtYmVycyBvZiB0aGlzIHNldA==", "TmV3IGtleSBvZiB0aGUgbWVtYmVycyBvZiB0aGlzIHNldA=="
-
-
-def certificate(kind, name, *hosts, authority=OWN, **environment):
-    """The PEM file of a new certificate."""
-    made = subprocess.run(
-        [ROOT / "scripts/certificates", authority, kind, name, *hosts],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return made.stdout.strip()
-
-
-CLIENT = certificate("client", "app")
+CLIENT = certificate(OWN, "client", "app")
 CA = f"{OWN}/ca.pem"
 TLS = dict(tls=True, tlsCAFile=CA, tlsCertificateKeyFile=CLIENT)
 USER = dict(username="root", password="secret", authSource="admin")
@@ -116,7 +102,7 @@ def upgrade():
     try:
         s.initiate()
         s.all_vote()
-        files = {m: certificate("server", f"m{i}", "localhost", "127.0.0.1") for i, m in enumerate(s.members)}
+        files = {m: certificate(OWN, "server", f"m{i}", "localhost", "127.0.0.1") for i, m in enumerate(s.members)}
         key = ("--keyFile", key_file("key", OLD))
 
         def tls(m, mode, auth):
@@ -177,7 +163,7 @@ def strangers(s, files, key, tls):
     m = s.others(s.primary())[0]
     primary_log = f"{s.primary().folder}/log"
     good, right = m.extra, files[m]
-    other = certificate("server", "other", "localhost", "127.0.0.1", ORGANISATION="Others")
+    other = certificate(OWN, "server", "other", "localhost", "127.0.0.1", ORGANISATION="Others")
     for what, extra, reason in (
         ("a key file", (*key, *tls(m, "requireTLS", "sendKeyFile")), "certificates only"),
         (
@@ -283,7 +269,7 @@ def new_certificates():
     """The certificates of a set, and then the authority itself, are replaced by rotateCertificates alone; in between
     there are files that are wrong."""
     following, hosts = f"{folder}/following", ("localhost", "127.0.0.1")
-    next_client = certificate("client", "app", authority=following)
+    next_client = certificate(following, "client", "app")
 
     def text(path):
         with open(path) as f:
@@ -304,7 +290,7 @@ def new_certificates():
     try:
         for i in range(3):
             file = f"{folder}/rotated{i}.pem"
-            put(file, text(certificate("server", f"first{i}", *hosts)))
+            put(file, text(certificate(OWN, "server", f"first{i}", *hosts)))
             options = ("--tlsMode", "requireTLS", "--tlsCertificateKeyFile", file, "--tlsCAFile", authority_file)
             m = Known(f"{s.folder}/{i}", (*options, "--clusterAuthMode", "x509"))
             m.file = file
@@ -325,8 +311,8 @@ def new_certificates():
             return Writers(secure, 1, name, retry=True)
 
         writers = writers_by(old_client, "old")
-        wrong_key = text(certificate("client", "unlike")).split("-----BEGIN PRIVATE KEY")[1]
-        past = text(certificate("server", "past", *hosts, UNTIL="20210101000000Z"))
+        wrong_key = text(certificate(OWN, "client", "unlike")).split("-----BEGIN PRIVATE KEY")[1]
+        past = text(certificate(OWN, "server", "past", *hosts, UNTIL="20210101000000Z"))
 
         def rotated(what, name=None, authority=OWN):
             """All members have read their files again, and know one another by them: one that starts anew is let in and
@@ -334,7 +320,7 @@ def new_certificates():
             for i, m in enumerate(s.members):
                 good = text(m.file)
                 if name:
-                    good = text(certificate("server", f"{name}{i}", *hosts, authority=authority))
+                    good = text(certificate(authority, "server", f"{name}{i}", *hosts))
                 no_key, start = good.split("-----BEGIN PRIVATE KEY")[0], "-----BEGIN PRIVATE KEY"
                 for bad in ("", "nonsense", good[: len(good) // 3], no_key, no_key + start + wrong_key, past):
                     put(m.file, bad)
@@ -401,11 +387,11 @@ def by_configuration_file():
         ("by-extension", "extensionValue: blue", dict(MEMBERSHIP="blue")),
         ("by-attributes", "attributes: O=Blue", dict(ORGANISATION="Blue")),
     ):
-        right = configured(name, certificate("server", name, *hosts, **environment), rule)
+        right = configured(name, certificate(OWN, "server", name, *hosts, **environment), rule)
         # It says the same of itself, so that it starts, and the others see by its certificate what it is.
         other = dict(MEMBERSHIP="red") if "extension" in name else dict(ORGANISATION="Red")
         unlike = rule.replace("blue", "red").replace("Blue", "Red")
-        stranger = configured("no-" + name, certificate("server", "no-" + name, *hosts, **other), unlike)
+        stranger = configured("no-" + name, certificate(OWN, "server", "no-" + name, *hosts, **other), unlike)
         s = make_set(*right, **TLS)
         try:
             s.members[0].client.admin.command("replSetInitiate", s.config())
@@ -427,7 +413,7 @@ def by_configuration_file():
             check(True, f"{name}: a certificate without it is no member's")
         finally:
             s.close()
-    own = certificate("server", "plain-member", *hosts)
+    own = certificate(OWN, "server", "plain-member", *hosts)
     both = "attributes: O=Mayfly\n      extensionValue: blue"
     for what, rule in (("both at once", both), ("what its own file does not have", "extensionValue: blue")):
         file = configured("wrong", own, rule)
@@ -439,8 +425,8 @@ def by_configuration_file():
 
 def roles_in_certificates():
     """A certificate grants roles by itself; what is offered can be chosen."""
-    file = certificate("client", "reader", "read.test", "no-such-role.admin")
-    server = certificate("server", "single", "localhost", "127.0.0.1")
+    file = certificate(OWN, "client", "reader", "read.test", "no-such-role.admin")
+    server = certificate(OWN, "server", "single", "localhost", "127.0.0.1")
     options = ("--tlsMode", "requireTLS", "--tlsCertificateKeyFile", server, "--tlsCAFile", CA, "--auth")
     place = f"{folder}/single"
     by_certificate = dict(
