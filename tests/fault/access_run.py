@@ -20,18 +20,19 @@ import re
 import struct
 import tempfile
 import threading
+from functools import partial
 
 import bson
-import pymongo
 from bson import Binary, Int64, ObjectId, json_util
 from bson.raw_bson import RawBSONDocument
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import OperationFailure
 
 from bulk_write_cursor import of_bulk_write
 from fault_test import ROOT, Checks, log_in, run_parts, start, stop, until, wait_for
+from guarded_server import PASSWORD, GuardedServer, code
 
 check = Checks(quiet=True)
-PASSWORD = "only of this test"
+Server = partial(GuardedServer, check, "--setParameter", "enableTestCommands=1")
 UNAUTHORIZED = 13
 OF_DATABASE = ["read", "readWrite", "dbAdmin", "dbOwner", "userAdmin"]
 
@@ -96,43 +97,6 @@ def allowed(privileges, ways):
         return True
 
     return any(all(holds(term) for term in way) for way in ways)
-
-
-class Server:
-    """With access control, and an administrator."""
-
-    def __enter__(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.proc, _ = start(self.folder.name + "/data", "--auth", "--setParameter", "enableTestCommands=1")
-        first = self.client()
-        first.admin.command({"createUser": "root", "pwd": PASSWORD, "roles": ["root"]})
-        first.close()
-        self.root = self.client("root", "admin")
-        return self
-
-    def client(self, user=None, db=None):
-        login = {"username": user, "password": PASSWORD, "authSource": db} if user else {}
-        return pymongo.MongoClient("127.0.0.1", self.proc.port, directConnection=True, retryReads=False, **login)
-
-    def user(self, name, roles, db="shop"):
-        self.root[db].command({"createUser": name, "pwd": PASSWORD, "roles": roles})
-        return self.client(name, db)
-
-    def __exit__(self, *error):
-        self.root.close()
-        ended = stop(self.proc)
-        check(ended == 0, f"the server ends well: {ended}")
-        self.folder.cleanup()
-
-
-def code(db, command):
-    try:
-        db.command(command)
-        return 0
-    except OperationFailure as e:
-        return e.code
-    except PyMongoError as e:
-        return repr(e)
 
 
 def roles():

@@ -7,51 +7,14 @@ The last line says "N passed, N failed". MAYFLY_SEED, MAYFLYD.
 """
 
 import os
-import tempfile
+from functools import partial
 
-import pymongo
-from pymongo.errors import OperationFailure
-
-from fault_test import Checks, figure, log_in, processor_seconds, run_parts, start, stop, until
+from fault_test import Checks, figure, log_in, processor_seconds, run_parts, until
+from guarded_server import PASSWORD, GuardedServer, code
 
 check = Checks(quiet=True)
-PASSWORD = "only of this test"
+Server = partial(GuardedServer, check)
 UNAUTHORIZED = 13
-
-
-class Server:
-    """With access control, and an administrator."""
-
-    def __enter__(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.proc, first = start(self.folder.name + "/data", "--auth")
-        made = first.command("admin", {"createUser": "root", "pwd": PASSWORD, "roles": ["root"]})
-        assert made["ok"] == 1, made
-        first.sock.close()
-        self.root = self.client("root", "admin")
-        return self
-
-    def client(self, user, db):
-        login = {"username": user, "password": PASSWORD, "authSource": db}
-        return pymongo.MongoClient("127.0.0.1", self.proc.port, directConnection=True, retryReads=False, **login)
-
-    def user(self, name, roles, db="shop"):
-        self.root[db].command({"createUser": name, "pwd": PASSWORD, "roles": roles})
-        return self.client(name, db)
-
-    def __exit__(self, *error):
-        self.root.close()
-        ended = stop(self.proc)
-        check(ended == 0, f"the server ends well: {ended}")
-        self.folder.cleanup()
-
-
-def code(db, command):
-    try:
-        db.command(command)
-        return 0
-    except OperationFailure as e:
-        return e.code
 
 
 def grow(db, role, count):
