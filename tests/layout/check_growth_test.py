@@ -2,12 +2,7 @@
 """scripts/lib/check_growth.py finds what grows without being charged, or works without end, however it is written, and
 nothing in what is well made."""
 
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts/lib/check_growth.py"
+from cases import Cases
 
 
 def operator(body):
@@ -97,17 +92,6 @@ CLEAN = {
     ),
 }
 
-passed = failed = 0
-with tempfile.TemporaryDirectory() as folder:
-    for cases, want in ((FAULTS, 1), (CLEAN, 0)):
-        for what, (name, text) in cases.items():
-            file = Path(folder) / name
-            file.write_text("namespace mayfly {\nnamespace {\n" + text + "}\n}\n")
-            r = subprocess.run([sys.executable, SCRIPT, file], capture_output=True, text=True)
-            if r.returncode == want and not r.stderr:
-                passed += 1
-            else:
-                failed += 1
-                print(f"FAIL {what}: {r.stdout + r.stderr or 'not found'}")
-print(f"check_growth: {passed} passed, {failed} failed")
-sys.exit(failed > 0)
+cases = Cases("check_growth.py")
+cases.all(FAULTS, CLEAN, lambda case: {"query/" + case[0]: "namespace mayfly {\nnamespace {\n" + case[1] + "}\n}\n"})
+cases.end()

@@ -1,12 +1,7 @@
 #!/usr/bin/env python3
 """scripts/lib/check_hashes.py finds tables of strings that use std::hash, and no other table."""
 
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts/lib/check_hashes.py"
+from cases import Cases
 
 FAULTS = {
     "a map of views": "std::unordered_map<std::string_view, size_t> by_name_;",
@@ -30,17 +25,6 @@ CLEAN = {
     "a comment": "// as std::unordered_set<std::string> has it",
 }
 
-passed = failed = 0
-with tempfile.TemporaryDirectory() as folder:
-    for cases, want in ((FAULTS, 1), (CLEAN, 0)):
-        for what, text in cases.items():
-            file = Path(folder) / "table.h"
-            file.write_text("namespace mayfly {\n" + text + "\n}\n")
-            r = subprocess.run([sys.executable, SCRIPT, file], capture_output=True, text=True)
-            if r.returncode == want and not r.stderr:
-                passed += 1
-            else:
-                failed += 1
-                print(f"FAIL {what}: {r.stdout + r.stderr or 'not found'}")
-print(f"check_hashes: {passed} passed, {failed} failed")
-sys.exit(failed > 0)
+cases = Cases("check_hashes.py")
+cases.all(FAULTS, CLEAN, lambda text: {"table.h": "namespace mayfly {\n" + text + "\n}\n"})
+cases.end()

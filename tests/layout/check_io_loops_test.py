@@ -2,12 +2,8 @@
 """scripts/lib/check_io_loops.py finds what goes over a client's data on an io thread, however it is written, and
 nothing in commands that are well made."""
 
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
+from cases import Cases, look
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts/lib/check_io_loops.py"
 SHORT_ROW = 'void Register(CommandRegistry& registry) { registry.Add({.name = "c", .run = C}); }\n'
 WORKER_ROW = 'void Register(CommandRegistry& registry) { registry.Add({.name = "c", .flags = kWorker, .run = C}); }\n'
 ASYNC_ROW = 'void Register(CommandRegistry& registry) { registry.Add({.name = "c", .run_async = C}); }\n'
@@ -92,37 +88,13 @@ CLEAN = {
     "in a comment": (command("  // for (const BsonElement& e : list)") + SHORT_ROW, None),
 }
 
-
-def run(folder, texts):
-    files = []
-    for i, text in enumerate(t for t in texts if t):
-        files.append(Path(folder) / f"case{i}.cc")
-        files[-1].write_text("namespace mayfly {\n" + text + "}\n")
-    return subprocess.run([sys.executable, SCRIPT, *files], capture_output=True, text=True)
+def files(texts):
+    return {f"case{i}.cc": "namespace mayfly {\n" + text + "}\n" for i, text in enumerate(t for t in texts if t)}
 
 
-passed = failed = 0
-
-
-def expect(what, good, output):
-    global passed, failed
-    if good:
-        passed += 1
-    else:
-        failed += 1
-        print(f"FAIL {what}: {output or 'not found'}")
-
-
-with tempfile.TemporaryDirectory() as folder:
-    for cases, want in ((FAULTS, 1), (CLEAN, 0)):
-        for what, texts in cases.items():
-            r = run(folder, texts)
-            expect(what, r.returncode == want and not r.stderr, r.stdout + r.stderr)
-    # The table is whole where the commands are registered: an allowance that nothing needs is a fault.
-    (Path(folder) / "commands").mkdir()
-    file = Path(folder) / "commands/register.cc"
-    file.write_text(command("") + SHORT_ROW)
-    r = subprocess.run([sys.executable, SCRIPT, file], capture_output=True, text=True)
-    expect("an allowance that nothing needs", r.returncode == 1 and "nothing needs the allowance" in r.stdout, r.stdout)
-print(f"check_io_loops: {passed} passed, {failed} failed")
-sys.exit(failed > 0)
+cases = Cases("check_io_loops.py")
+cases.all(FAULTS, CLEAN, files)
+# The table is whole where the commands are registered: an allowance that nothing needs is a fault.
+got = look("check_io_loops.py", {"server/commands/register.cc": command("") + SHORT_ROW})
+cases(got.returncode == 1 and "nothing needs the allowance" in got.stdout, "an allowance that nothing needs", got)
+cases.end()

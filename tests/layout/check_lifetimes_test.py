@@ -2,12 +2,7 @@
 """scripts/lib/check_lifetimes.py finds what a cursor keeps of a request, however it is written and wherever it stands,
 and nothing in what is well made."""
 
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts/lib/check_lifetimes.py"
+from cases import Cases
 
 CURSORS = """
 struct ServerCursor { virtual ~ServerCursor() = default; };
@@ -85,25 +80,7 @@ GOOD = {
     "the name of another class in another file": cursor("Environment env_;", "struct Environment { int n; };\n"),
 }
 
-
-def run(text):
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "cursor.h"
-        path.write_text(text, encoding="utf-8")
-        other = Path(folder) / "other.cc"
-        other.write_text("namespace {\nstruct Environment { CommandContext* ctx; };\n}\n", encoding="utf-8")
-        done = subprocess.run([sys.executable, SCRIPT, path, other], capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout + done.stderr
-
-
-passed = failed = 0
-for cases, want in ((FAULTS, 1), (GOOD, 0)):
-    for what, text in cases.items():
-        status, said = run(text)
-        if status == want and ("cursor.h:" in said) == (want == 1):
-            passed += 1
-        else:
-            failed += 1
-            print(f"FAIL {what}: {said or 'not found'}")
-print(f"check_lifetimes: {passed} passed, {failed} failed")
-sys.exit(failed > 0)
+OTHER = "namespace {\nstruct Environment { CommandContext* ctx; };\n}\n"
+cases = Cases("check_lifetimes.py")
+cases.all(FAULTS, GOOD, lambda text: {"cursor.h": text, "other.cc": OTHER}, lambda text: "cursor.h:")
+cases.end()

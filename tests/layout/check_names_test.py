@@ -2,12 +2,8 @@
 """scripts/lib/check_names.py finds the faults it was made for, as they once stood in the code, and nothing in how they
 stand there now."""
 
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
+from cases import Cases
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts/lib/check_names.py"
 FAULTS = {
     "a computed name": '''Result<Value> SetField(const EvalArgs& a) {
   std::string_view name = a.view(0).String();
@@ -73,17 +69,6 @@ void F() { Write(b, v.String()); }''',
     "a comparison": '''void F() { b.Append(v.String() == "x" ? "a" : "b", 1); }''',
 }
 
-passed = failed = 0
-with tempfile.TemporaryDirectory() as folder:
-    for cases, want in ((FAULTS, 1), (CLEAN, 0)):
-        for what, text in cases.items():
-            file = Path(folder) / "case.cc"
-            file.write_text("namespace mayfly {\nnamespace {\n" + text + "\n}\n}\n")
-            got = subprocess.run([sys.executable, SCRIPT, file], capture_output=True, text=True)
-            if got.returncode == want:
-                passed += 1
-            else:
-                failed += 1
-                print(f"FAIL {what}: {'not found' if want else got.stdout}")
-print(f"check_names: {passed} passed, {failed} failed")
-sys.exit(failed > 0)
+cases = Cases("check_names.py")
+cases.all(FAULTS, CLEAN, lambda text: {"case.cc": "namespace mayfly {\nnamespace {\n" + text + "\n}\n}\n"})
+cases.end()

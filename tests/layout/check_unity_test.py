@@ -2,12 +2,7 @@
 """scripts/lib/check_unity.py finds what keeps sources from being compiled as one, or changes what they say, and nothing
 in what may stand in several."""
 
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts/lib/check_unity.py"
+from cases import Cases
 
 
 def unnamed(text, inside="mayfly"):
@@ -56,30 +51,11 @@ CLEAN = {
     "a macro for a header": {"ttl/x.cc": "#define WIDTH 8\n#include <x>\n"},
 }
 
-
-def run(files):
-    with tempfile.TemporaryDirectory() as folder:
-        for name, text in files.items():
-            path = Path(folder) / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        return subprocess.run([sys.executable, SCRIPT, *files], cwd=folder, capture_output=True, text=True)
-
-
-passed = failed = 0
-for what, (files, name) in FAULTS.items():
-    got = run(files)
-    if got.returncode == 1 and name in got.stdout:
-        passed += 1
-    else:
-        failed += 1
-        print(f"FAIL {what}: not found; {got.stdout}{got.stderr}")
-for what, files in CLEAN.items():
-    got = run(files)
-    if got.returncode == 0:
-        passed += 1
-    else:
-        failed += 1
-        print(f"FAIL {what}: {got.stdout}{got.stderr}")
-print(f"check_unity: {passed} passed, {failed} failed")
-sys.exit(failed > 0)
+cases = Cases("check_unity.py")
+cases.all(
+    FAULTS,
+    {what: (files, None) for what, files in CLEAN.items()},
+    lambda case: case[0],
+    lambda case: case[1],
+)
+cases.end()
