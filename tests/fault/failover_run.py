@@ -11,6 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
 import pymongo
+from fault_test import Checks
 from topologies import ReplicaSet, until
 
 WRITES = int(os.environ.get("MAYFLY_FAILOVER_WRITES", "300"))
@@ -19,7 +20,7 @@ KILLS = int(os.environ.get("MAYFLY_FAILOVER_KILLS", "3"))
 
 def main():
     servers = ReplicaSet(3)
-    dead = None
+    check, dead = Checks(), None
     try:
         client = pymongo.MongoClient(servers.uri, serverSelectionTimeoutMS=60000, heartbeatFrequencyMS=500)
         coll = client.failover.values
@@ -36,24 +37,18 @@ def main():
             coll.update_one({"_id": "sum"}, {"$inc": {"n": 1}})
             coll.find_one_and_update({"v": i}, {"$set": {"seen": True}}, return_document=True)
         got = sorted(d["v"] for d in coll.find({"v": {"$exists": True}}))
-        checks = {
-            "every value once": got == list(range(WRITES)),
-            "every increment once": coll.find_one({"_id": "sum"})["n"] == WRITES,
-            "every document found": coll.count_documents({"seen": True}) == WRITES,
-        }
+        rounds = f"{KILLS} primaries killed in {WRITES} rounds"
+        check(got == list(range(WRITES)), f"every value once: {rounds}")
+        check(coll.find_one({"_id": "sum"})["n"] == WRITES, f"every increment once: {rounds}")
+        check(coll.count_documents({"seen": True}) == WRITES, f"every document found: {rounds}")
         client.close()
         if dead:
             servers.restart(dead)
     finally:
         clean = servers.stop()
-    checks["a clean stop"] = clean
-    for name, ok in checks.items():
-        if not ok:
-            print(f"FAIL {name}: {KILLS} primaries killed in {WRITES} rounds")
-    failed = sum(not ok for ok in checks.values())
-    print(f"failover: {len(checks) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+    check(clean, "a clean stop")
+    check.end("failover")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

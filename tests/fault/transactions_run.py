@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
 import pymongo
+from fault_test import Checks
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 from topologies import ReplicaSet, until
@@ -105,6 +106,7 @@ def equal_members(servers):
 
 
 def main():
+    check = Checks()
     servers = ReplicaSet(3)
     try:
         bank = Bank(servers.uri)
@@ -122,25 +124,18 @@ def main():
         bank.compare(list(bank.db.accounts.find({})), journal, "in the end")
         until("all members to be equal", lambda: equal_members(servers))
         in_journal = {e["_id"] for e in journal}
-        checks = {
-            "every acknowledged transfer is there": set(bank.done) <= in_journal,
-            "every transfer was acknowledged": len(bank.done) == CLIENTS * TRANSFERS,
-            "nothing else is there": len(in_journal) <= CLIENTS * TRANSFERS,
-            "sums were seen": bank.sums > 0,
-            "all sums are right": not bank.problems,
-        }
+        check(set(bank.done) <= in_journal, "every acknowledged transfer is there")
+        check(len(bank.done) == CLIENTS * TRANSFERS, f"every transfer was acknowledged: {len(bank.done)}")
+        check(len(in_journal) <= CLIENTS * TRANSFERS, f"nothing else is there: {len(in_journal)}")
+        check(bank.sums > 0, "sums were seen")
+        check(not bank.problems, f"all sums are right {bank.problems[:3]}")
         bank.client.close()
     finally:
         clean = servers.stop()
-    checks["a clean stop"] = clean
-    for name, ok in checks.items():
-        if not ok:
-            print(f"FAIL {name}: {len(bank.done)} transfers, {bank.sums} sums; {bank.problems[:3]}")
-    failed = sum(not ok for ok in checks.values())
+    check(clean, "a clean stop")
     print(f"transactions: {len(bank.done)} transfers, {bank.sums} sums looked at, {KILLS} primaries killed")
-    print(f"transactions: {len(checks) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+    check.end("transactions")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
