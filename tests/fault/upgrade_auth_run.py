@@ -192,6 +192,15 @@ def strangers(s, files, key, tls):
     check(s.same(), "with its own certificate it is taken back")
 
 
+def begin(s, **connection):
+    """Makes the members a set with a first user, as whom the test is connected to each from then on."""
+    s.members[0].client.admin.command("replSetInitiate", s.config())
+    s.in_place()
+    s.primary().client.admin.command("createUser", "root", pwd="secret", roles=["root"])
+    for m in s.members:
+        m.connect(**USER, **connection)
+
+
 def rotation():
     """The key of the members is replaced, by way of files with both."""
     one, both, two = (
@@ -201,11 +210,7 @@ def rotation():
     )
     s = make_set("--keyFile", one)
     try:
-        s.members[0].client.admin.command("replSetInitiate", s.config())
-        s.in_place()
-        s.primary().client.admin.command("createUser", "root", pwd="secret", roles=["root"])
-        for m in s.members:
-            m.connect(**USER)
+        begin(s)
         s.all_vote()
         writers = Writers(uri(s), 1, "writer", retry=True)
         roll(s, writers, lambda m: ("--keyFile", both))
@@ -228,11 +233,7 @@ def allowlist():
     key = ("--keyFile", key_file("listed", OLD))
     s = make_set(*key)
     try:
-        s.members[0].client.admin.command("replSetInitiate", s.config())
-        s.in_place()
-        s.primary().client.admin.command("createUser", "root", pwd="secret", roles=["root"])
-        for m in s.members:
-            m.connect(**USER)
+        begin(s)
         s.all_vote()
         away = s.others(s.primary())[0]
         log = f"{s.primary().folder}/log"
@@ -298,11 +299,7 @@ def new_certificates():
             m.start()
             m.wait_up()
             s.members.append(m)
-        s.members[0].client.admin.command("replSetInitiate", s.config())
-        s.in_place()
-        s.primary().client.admin.command("createUser", "root", pwd="secret", roles=["root"])
-        for m in s.members:
-            m.connect(**USER, **old_client)
+        begin(s, **old_client)
         s.all_vote()
 
         def writers_by(client, name):
@@ -394,11 +391,7 @@ def by_configuration_file():
         stranger = configured("no-" + name, certificate(OWN, "server", "no-" + name, *hosts, **other), unlike)
         s = make_set(*right, **TLS)
         try:
-            s.members[0].client.admin.command("replSetInitiate", s.config())
-            s.in_place()
-            s.primary().client.admin.command("createUser", "root", pwd="secret", roles=["root"])
-            for m in s.members:
-                m.connect(**TLS, **USER)
+            begin(s, **TLS)
             parsed = s.primary().client.admin.command("getCmdLineOpts")["parsed"]["net"]["tls"]["clusterAuthX509"]
             check(parsed == dict([rule.split(": ")]), f"{name}: the file is understood: {parsed}")
             s.primary().client.test.kept.insert_many([{"_id": i} for i in range(100)])
