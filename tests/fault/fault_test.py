@@ -136,6 +136,23 @@ def start(data, *options, binary=BINARY, stdin=None):
     return proc, Client("127.0.0.1", proc_port)
 
 
+def memory_kb(pid, what="VmRSS"):
+    """KB of memory that a process has, as /proc/PID/status says: now, or (VmHWM) at most since it began or since
+    forget_peak."""
+    with open(f"/proc/{pid}/status") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith(what + ":"))
+
+
+def memory_mb(pid, what="VmRSS"):
+    return memory_kb(pid, what) // 1024
+
+
+def forget_peak(pid):
+    """VmHWM begins anew."""
+    with open(f"/proc/{pid}/clear_refs", "w") as f:
+        f.write("5")
+
+
 def kill(proc):
     proc.send_signal(signal.SIGKILL)
     proc.wait()

@@ -11,7 +11,7 @@ import os, shutil, socket, struct, tempfile, threading, urllib.error, urllib.req
 import bson
 
 import fault_test
-from fault_test import BINARY, Checks, Client, Deadline, figure, free_port, start, stop, until, wait_for
+from fault_test import BINARY, Checks, Client, Deadline, figure, free_port, memory_mb, start, stop, until, wait_for
 from hostile_watch import FIND_AND_UPDATE, Watcher
 
 check = Checks(quiet=True)
@@ -40,12 +40,6 @@ def connect(data=b""):
     return s
 
 
-def memory():
-    """The most that the process has had, in MB."""
-    with open(f"/proc/{proc.pid}/status") as f:
-        return next(int(line.split()[1]) // 1024 for line in f if line.startswith("VmHWM"))
-
-
 # A client that wants little: a find and an update at a time, and now and then a message of 200 KB.
 LARGE = {"update": "c", "updates": [{"q": {"_id": 2}, "u": {"$set": {"s": "y" * 200_000}}, "upsert": True}]}
 LITTLE = [*FIND_AND_UPDATE * 10, LARGE]
@@ -61,9 +55,10 @@ def flood(name, f):
         seen = other.take()
     check(proc.poll() is None, f"{name}: the server ended with {proc.returncode}")
     check(seen.served(), f"{name}: {seen}")
-    check(memory() < 1500, f"{name}: {memory()} MB")
+    most = memory_mb(proc.pid, "VmHWM")
+    check(most < 1500, f"{name}: {most} MB")
     figure(f"{name}: another client's slowest round", seen.slowest * 1000)
-    print(f"{name}: {seen.rounds} rounds of another client, {memory()} MB at most so far", flush=True)
+    print(f"{name}: {seen.rounds} rounds of another client, {most} MB at most so far", flush=True)
 
 
 def served(connections):

@@ -11,7 +11,7 @@ import os, shutil, tempfile, time
 
 import bson
 
-from fault_test import Checks, processor_seconds, run_parts, start, stop
+from fault_test import Checks, forget_peak, memory_mb, processor_seconds, run_parts, start, stop
 
 # Of one operation: what its values may have together, the process's base and one copy of the largest value.
 MOST_MB = 600
@@ -163,19 +163,13 @@ REFUSED = {
 }
 
 
-def memory(proc, what):
-    with open(f"/proc/{proc.pid}/status") as f:
-        return next(int(line.split()[1]) // 1024 for line in f if line.startswith(what))
-
-
 def measured(proc, c, name, command):
     """The reply; checks what it took."""
-    with open(f"/proc/{proc.pid}/clear_refs", "w") as f:
-        f.write("5")  # the peak is counted from now
-    before, began, worked = memory(proc, "VmRSS"), time.monotonic(), processor_seconds(proc.pid)
+    forget_peak(proc.pid)
+    before, began, worked = memory_mb(proc.pid), time.monotonic(), processor_seconds(proc.pid)
     reply = c.command("growth", command)
     took, worked = time.monotonic() - began, processor_seconds(proc.pid) - worked
-    grown = memory(proc, "VmHWM") - before
+    grown = memory_mb(proc.pid, "VmHWM") - before
     size, answer = len(bson.encode(command)), reply.get("code", "ok")
     print(f"{name}: {size} bytes, {took:.2f} s, {worked:.2f} s of processors, {grown} MB, {answer}", flush=True)
     most = 10 * command["maxTimeMS"] / 1000

@@ -12,7 +12,21 @@ from pathlib import Path
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, Checks, free_port, kill, rnd, run_parts, skip, start, stop, until, wait_for
+from fault_test import (
+    BINARY,
+    Checks,
+    forget_peak,
+    free_port,
+    kill,
+    memory_mb,
+    rnd,
+    run_parts,
+    skip,
+    start,
+    stop,
+    until,
+    wait_for,
+)
 
 check = Checks()
 BUILD_MB = 500  # what docs/limits.md says of a build
@@ -304,15 +318,10 @@ def build_memory():
     LETTERS = 1_040_000  # with what a key has besides, just under 1 MiB
 
     def grown(c, keys):
-        with open(f"/proc/{proc.pid}/clear_refs", "w") as f:
-            f.write("5")  # the peak is counted from now
-        before = memory("VmRSS")
+        forget_peak(proc.pid)
+        before = memory_mb(proc.pid)
         c.create_index(keys)
-        return memory("VmHWM") - before
-
-    def memory(what):
-        with open(f"/proc/{proc.pid}/status") as f:
-            return next(int(line.split()[1]) // 1024 for line in f if line.startswith(what))
+        return memory_mb(proc.pid, "VmHWM") - before
 
     def text(n):
         return rnd.randbytes(n // 2).hex()

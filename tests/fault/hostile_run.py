@@ -32,7 +32,9 @@ from fault_test import (
     Deadline,
     check_held,
     figure,
+    forget_peak,
     initiate,
+    memory_mb,
     processor_seconds,
     rnd,
     run_parts,
@@ -54,16 +56,6 @@ proc, client = start(work + "/db", "--maxConns", "3000", "--setParameter", "enab
 
 
 # --- Who watches -----------------------------------------------------------------------------------------------------
-def status(name):
-    with open(f"/proc/{proc.pid}/status") as f:
-        return next(int(line.split()[1]) // 1024 for line in f if line.startswith(name))
-
-
-def forget_peak():
-    with open(f"/proc/{proc.pid}/clear_refs", "w") as f:
-        f.write("5")
-
-
 def descriptors():
     return len(os.listdir(f"/proc/{proc.pid}/fd"))
 
@@ -81,12 +73,12 @@ def attacked(w, name, attack, growth_limit=GROWTH):
     """Runs an attack, which returns what was wrong with the answers (None: nothing), and looks at what it did to
     others."""
     w.take()
-    forget_peak()
-    before, began = status("VmRSS"), time.monotonic()
+    forget_peak(proc.pid)
+    before, began = memory_mb(proc.pid), time.monotonic()
     wrong = attack()
     note("answer", time.monotonic() - began, name)
     seen = w.take()
-    growth = status("VmHWM") - before if proc.poll() is None else 0
+    growth = memory_mb(proc.pid, "VmHWM") - before if proc.poll() is None else 0
     check(proc.poll() is None, f"{name}: the server ended with {proc.poll()}")
     check(wrong is None, f"{name}: {wrong}")
     check(seen.served(), f"{name}: {seen}")
@@ -712,7 +704,7 @@ def on_a_member():
 
 def kept_names():
     """Names as long as a message, each another one: what is refused, or is not there, leaves nothing behind."""
-    before = status("VmRSS")
+    before = memory_mb(proc.pid)
     with Watcher(proc.port) as w:
         for what in ("find", "insert", "aggregate", "distinct", "$db"):
 
@@ -727,7 +719,8 @@ def kept_names():
                 return None
 
             attacked(w, f"20 names of 15 MB for {what}", names)
-    check(until(lambda: status("VmRSS") <= before + 150), f"{status('VmRSS') - before} MB for names that are refused")
+    grown = lambda: memory_mb(proc.pid) - before
+    check(until(lambda: grown() <= 150), f"{grown()} MB for names that are refused")
     check(client.command("admin", {"top": 1})["ok"] == 1, "top has room for all names")
 
 
@@ -771,7 +764,7 @@ def long_comments():
 def at_the_end():
     """What all of it leaves behind."""
     client.command("hostile", {"dropDatabase": 1})
-    check(until(lambda: status("VmRSS") <= LEFT), f"{status('VmRSS')} MB at the end")
+    check(until(lambda: memory_mb(proc.pid) <= LEFT), f"{memory_mb(proc.pid)} MB at the end")
     check(client.command("admin", {"ping": 1})["ok"] == 1, "answers at the end")
     check_held(check, work + "/db")
     began = time.monotonic()

@@ -14,7 +14,7 @@ from functools import partial
 import bson
 from bson import json_util
 
-from fault_test import ROOT, Checks, Client, figure, log_in, run_parts, start, stop, until
+from fault_test import ROOT, Checks, Client, figure, forget_peak, log_in, memory_mb, run_parts, start, stop, until
 
 BYTES = 15_000_000
 # A connection's turn on its thread is half a millisecond; ten times that, beside what it takes to receive the bytes.
@@ -208,10 +208,6 @@ class Server:
             ms = min(ms, self.io_cpu(client, body)[0])
         return ms
 
-    def memory(self, what):
-        with open(f"/proc/{self.proc.pid}/status") as f:
-            return next(int(line.split()[1]) // 1024 for line in f if line.startswith(what))
-
 
 def kinds():
     with Server() as server:
@@ -223,11 +219,10 @@ def kinds():
             worst = 0
             for name, make in commands(left_out).items():
                 body = make()
-                with open(f"/proc/{server.proc.pid}/clear_refs", "w") as f:
-                    f.write("5")  # the peak is counted from now
-                before = server.memory("VmRSS")
+                forget_peak(server.proc.pid)
+                before = memory_mb(server.proc.pid)
                 ms, reply = server.io_cpu(client, body)
-                grown = server.memory("VmHWM") - before
+                grown = memory_mb(server.proc.pid, "VmHWM") - before
                 ms = server.least(client, body, ms, base)
                 worst = max(worst, ms - base)
                 shown = f"{ms:.1f} ms, {grown} MB, {reply.get('code', 'ok')}"
@@ -317,7 +312,7 @@ def together():
                 ("$db", plain("admin")),
             ]
         )
-        before = server.memory("VmRSS")
+        before = memory_mb(server.proc.pid)
         replies = []
 
         def one():
@@ -330,7 +325,7 @@ def together():
             t.start()
         for t in threads:
             t.join()
-        grown = server.memory("VmHWM") - before
+        grown = memory_mb(server.proc.pid, "VmHWM") - before
         codes = [r.get("code", "ok") for r in replies]
         print(f"six of {len(body)} bytes: {grown} MB, {codes}", flush=True)
         check(len(replies) == 6 and set(codes) <= {"ok", 146}, f"each is carried out or refused: {codes}")

@@ -9,7 +9,7 @@ The last line says "N passed, N failed". MAYFLY_SEED, MAYFLYD.
 import os
 from functools import partial
 
-from fault_test import Checks, figure, log_in, processor_seconds, run_parts, until
+from fault_test import Checks, figure, log_in, memory_kb, processor_seconds, run_parts, until
 from guarded_server import PASSWORD, GuardedServer, code
 
 check = Checks(quiet=True)
@@ -66,14 +66,10 @@ def memory():
         with Server() as server:
             admin, pid, port = server.root.admin, server.proc.pid, server.proc.port
 
-            def resident():
-                with open(f"/proc/{pid}/status") as f:
-                    return next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
-
             def measured(what, names, step):
-                began, had = processor_seconds(pid), resident()
+                began, had = processor_seconds(pid), memory_kb(pid)
                 kept = [step(name) for name in names]
-                each = (resident() - had) / len(names)
+                each = (memory_kb(pid) - had) / len(names)
                 figure(f"{what}: the processor's time", (processor_seconds(pid) - began) * 1000 / len(names))
                 figure(f"{what}: memory", each, "KB")
                 return kept, each

@@ -16,7 +16,7 @@ from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from fault_test import random_moment, rnd, run_parts, skip
+from fault_test import memory_mb, random_moment, rnd, run_parts, skip
 from load import Writers
 from proxy import Network
 from replica_set import FAULTY, Checks, Member, ReplicaSet, code
@@ -551,9 +551,6 @@ def jumps():
 def memory():
     """A member needs at most 50 MB more than a standalone that has the same done to it."""
 
-    def resident(m):
-        return next(int(l.split()[1]) // 1024 for l in open(f"/proc/{m.proc.pid}/status") if l.startswith("VmRSS"))
-
     def work(client):
         client.test.c.create_index("n")
         some = random.Random(1)
@@ -580,7 +577,7 @@ def memory():
         alone.start(replica_set=False)
         alone.wait_up()
         work(alone.client)
-        one = resident(alone)
+        one = memory_mb(alone.proc.pid)
         alone.stop()
     finally:
         s.close()
@@ -590,7 +587,7 @@ def memory():
         work(s.primary().client)
         s.settled()
         p = s.primary()
-        many = [resident(m) for m in (p, *s.others(p))]
+        many = [memory_mb(m.proc.pid) for m in (p, *s.others(p))]
         check(max(many) <= one + 50, f"resident: standalone {one} MB, primary {many[0]} MB, secondaries {many[1:]} MB")
     finally:
         s.close()

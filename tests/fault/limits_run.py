@@ -11,7 +11,20 @@ import hashlib, os, re, shutil, socket, struct, tempfile, threading, time, uuid,
 
 import bson
 
-from fault_test import WATCHED, Checks, Client, check_held, figure, processor_seconds, run_parts, start, stop, until
+from fault_test import (
+    WATCHED,
+    Checks,
+    Client,
+    check_held,
+    figure,
+    forget_peak,
+    memory_mb,
+    processor_seconds,
+    run_parts,
+    start,
+    stop,
+    until,
+)
 from hostile_watch import Watcher
 
 check = Checks(quiet=True)
@@ -309,11 +322,6 @@ def answer(replies):
     return bson.decode(zlib.decompress(data[25:])[5:] if struct.unpack_from("<i", data, 12)[0] == 2012 else data[21:])
 
 
-def memory(what):
-    with open(f"/proc/{proc.pid}/status") as f:
-        return next(int(line.split()[1]) // 1024 for line in f if line.startswith(what))
-
-
 def send_packets():
     worst = 0
     with Watcher(proc.port, [{"ping": 1}]) as others:
@@ -322,17 +330,16 @@ def send_packets():
                 continue
             limit = b"" if command[1:6] == b"hello" else field(16, b"maxTimeMS", number(LIMIT_MS))
             data = frame(doc(command + field(2, b"$db", text(db)) + limit + rest))
-            with open(f"/proc/{proc.pid}/clear_refs", "w") as f:
-                f.write("5")  # VmHWM begins anew
+            forget_peak(proc.pid)
             others.take()
-            before, s, began, worked = memory("VmRSS"), connect(), time.monotonic(), processor_seconds(proc.pid)
+            before, s, began, worked = memory_mb(proc.pid), connect(), time.monotonic(), processor_seconds(proc.pid)
             try:
                 s.sendall(data)
                 reply = receive(s)
             except OSError as e:
                 reply = {"ok": 0, "code": -1, "errmsg": repr(e)}
             took, worked = time.monotonic() - began, processor_seconds(proc.pid) - worked
-            seen, grown = others.take(), memory("VmHWM") - before
+            seen, grown = others.take(), memory_mb(proc.pid, "VmHWM") - before
             s.close()
             end_cursors([i for i in [reply.get("cursor", {}).get("id")] if i], db.decode())
             error = reply if not reply["ok"] else (reply.get("writeErrors") or [{}])[0]
@@ -445,9 +452,9 @@ def cursors_of_sessions():
 
 def cursors_of_one_client():
     """An address has its share of open cursors, by number and by memory; others still get theirs."""
-    before = memory("VmRSS")
+    before = memory_mb(proc.pid)
     ids, error = opened(lambda i: open_find(), 25_001, plain)
-    print(f"{len(ids):,} cursors of one client: {memory('VmRSS') - before} MB more", flush=True)
+    print(f"{len(ids):,} cursors of one client: {memory_mb(proc.pid) - before} MB more", flush=True)
     check(
         error is not None and error["code"] == 146 and "of this client's address" in error["errmsg"],
         f"{len(ids)} cursors, then {error}",
@@ -470,13 +477,13 @@ def cursors_of_one_client():
         + field(8, b"noCursorTimeout", b"\1")
         + sub(conditions, b"filter")
     )
-    ids, before = [], memory("VmRSS")
+    ids, before = [], memory_mb(proc.pid)
     for _ in range(60):
         found, error = opened(lambda i: ask, 1, large)
         ids += found
         if error:
             break
-    print(f"{len(ids)} cursors with 300,000 conditions: {memory('VmRSS') - before} MB more", flush=True)
+    print(f"{len(ids)} cursors with 300,000 conditions: {memory_mb(proc.pid) - before} MB more", flush=True)
     check(error is not None and error["code"] == 146 and 1 <= len(ids) < 20, f"{len(ids)} large cursors, then {error}")
     theirs, refused = opened(lambda i: open_find(), 5, plain, "127.0.0.2")
     check(refused is None, f"cursors of another client beside large ones: {refused}")

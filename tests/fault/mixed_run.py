@@ -18,7 +18,7 @@ from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import Nearest, Primary, SecondaryPreferred
 
-from fault_test import SEED, figure, random_moment, rnd
+from fault_test import SEED, figure, memory_mb, random_moment, rnd
 from replica_set import Checks, ReplicaSet
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "6"))
@@ -232,10 +232,6 @@ class Departures(Worker):
                     self.left[key] = self.left.get(key, 0) + 1
 
 
-def resident(m):
-    return int(next(l for l in open(f"/proc/{m.proc.pid}/status") if l.startswith("VmRSS")).split()[1]) // 1024
-
-
 def main():
     global faults
     print(f"seed {SEED}")
@@ -292,7 +288,7 @@ def main():
             s.in_place()
             print(f"     back after {time.monotonic() - all_at:.1f} s", flush=True)
             faults += 1
-            memory.append(max(resident(m) for m in s.members))
+            memory.append(max(memory_mb(m.proc.pid) for m in s.members))
         all_go_on()
         for w in workers[:-1]:
             w.stop = True

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
 import bson
-from fault_test import figure
+from fault_test import figure, memory_kb
 from topologies import Client, ReplicaSet, run, until
 from transaction_ends_run import OnMember, Transaction, code, increment
 
@@ -33,8 +33,7 @@ class Run(OnMember):
         return self.ask({"serverStatus": 1}, "admin")["transactions"]["bytes"]
 
     def memory(self):
-        status = Path(f"/proc/{self.member.proc.pid}/status").read_text()
-        return int(status.split("VmRSS:")[1].split()[0]) * KB
+        return memory_kb(self.member.proc.pid) * KB
 
     def ended(self):
         t, began = Transaction(self.member), self.memory()
