@@ -49,7 +49,7 @@ Result<IndexInfoPtr> FindIndex(const CollectionInfo& coll, const IndexChange& c)
     if (*c.name == "_id_") return IndexInfoPtr();
     if (IndexInfoPtr i = coll.FindIndex(*c.name)) return i;
     return Error{ErrorCode::kIndexNotFound,
-                 "cannot find index " + std::string(*c.name) + " for ns " + coll.ns};
+                 "cannot find index " + std::string(*c.name) + " for ns " + SeriesNamespace(coll)};
   }
   if (IsIdIndexKey(*c.key)) return IndexInfoPtr();
   IndexInfoPtr found;
@@ -63,8 +63,8 @@ Result<IndexInfoPtr> FindIndex(const CollectionInfo& coll, const IndexChange& c)
     found = i;
   }
   if (!found)
-    return Error{ErrorCode::kIndexNotFound,
-                 "cannot find index " + ToRelaxedJson(c.key->AsValue()) + " for ns " + coll.ns};
+    return Error{ErrorCode::kIndexNotFound, "cannot find index " + ToRelaxedJson(c.key->AsValue()) +
+                                                " for ns " + SeriesNamespace(coll)};
   return found;
 }
 
@@ -254,7 +254,7 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, const Inde
   IndexInfoPtr index = coll->FindIndex(c.index->name);
   if (!index)
     return Error{ErrorCode::kIndexNotFound,
-                 "cannot find index " + c.index->name + " for ns " + coll->ns};
+                 "cannot find index " + c.index->name + " for ns " + SeriesNamespace(*coll)};
   const int32_t seconds = c.seconds;
   if (dry_run) {
     if (!c.expire.missing()) {

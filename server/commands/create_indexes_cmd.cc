@@ -25,13 +25,28 @@ int IndexCount(const CollectionInfo& coll) {
   return coll.is_buckets() ? static_cast<int>(coll.indexes.size()) : coll.ShownIndexes();
 }
 
-/// An error of an index build as one of the time series: a bucket with arrays as the least and
-/// greatest value of a field has two arrays, where a point has one.
-Error AsOfSeries(const CollectionInfo& coll, Error e) {
-  if (!coll.is_buckets() || e.code != ErrorCode::kCannotIndexParallelArrays) return e;
-  return {LocationCode(5930501),
-          "Indexed measurement field contains an array value: points of " + SeriesNamespace(coll) +
-              " have an array in a field of the index; only the metaField may have arrays there"};
+/// An error of createIndexes on buckets as one of the time series. `wanted`: the indexes if they
+/// were given for the time series; empty if for its buckets.
+Error AsOfSeries(const CollectionInfo& coll, const std::vector<IndexInfo>& wanted, Error e) {
+  if (!coll.is_buckets()) return e;
+  // A bucket with arrays as the least and greatest value of a field has two arrays, where a point
+  // has one.
+  if (e.code == ErrorCode::kCannotIndexParallelArrays)
+    return {LocationCode(5930501), "Indexed measurement field contains an array value: points of " +
+                                       SeriesNamespace(coll) +
+                                       " have an array in a field of the index; only the metaField "
+                                       "may have arrays there"};
+  if (e.code != ErrorCode::kIndexKeySpecsConflict && e.code != ErrorCode::kIndexOptionsConflict)
+    return e;
+  // The same conflict, of indexes as they were given.
+  CollectionInfo shown = coll;
+  for (IndexInfoPtr& i : shown.indexes)
+    i = std::make_shared<IndexInfo>(SeriesIndex(*coll.series, *i));
+  for (const IndexInfo& i : wanted) {
+    const auto same = MatchExistingIndex(shown, SeriesIndex(*coll.series, i));
+    if (!same && same.error().code == e.code) return same.error();
+  }
+  return e;
 }
 
 /// What createIndexes has done. `note`: instead of the one for no change; empty: none.
@@ -218,8 +233,9 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
     if (i.expire_after_seconds && !coll->FindIndex(i.name)) new_rules.push_back(i.name);
   RuleGuard guard(ctx);
   MAYFLY_TRY(guard.Begin(*coll, new_rules));
+  const std::vector<IndexInfo> given = series ? indexes : std::vector<IndexInfo>();
   if (Result<void> made = catalog.CreateIndexes(ctx.op, *coll, std::move(indexes)); !made)
-    return AsOfSeries(*coll, made.error());
+    return AsOfSeries(*coll, given, made.error());
   CollectionInfoPtr now = catalog.Find(req.db, series ? coll->name : std::string(collection));
   for (const std::string& name : new_rules) {
     IndexInfoPtr i = now ? now->FindIndex(name) : nullptr;

@@ -120,11 +120,7 @@ Result<void> ExplainSeriesWrite(const Explained& e, const ExplainedWrite& w,
   }
   spec.ns = spec.coll->ns;
   spec.filter = filter;
-  spec.hint = w.hint;
-  if (w.hint.IsDocument() && !w.hint.Document().Has("$natural")) {
-    MAYFLY_TRY(hint, BucketIndexKey(options, w.hint.Document()));
-    spec.hint = hint.view().AsValue();
-  }
+  MAYFLY_TRY(spec.hint, BucketHint(*spec.coll, w.hint, &hint));
   spec.let = w.let;
   spec.explain = true;
   MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor, MakeFindExecutor(e.storage(), e.ctx.op, spec));

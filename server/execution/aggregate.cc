@@ -579,17 +579,19 @@ Result<std::unique_ptr<Pipeline>> Prepare(ExpiryServices& server, Operation& op,
   BsonValue hint_value = spec.hint;
   const bool asks_buckets =
       resolved.is_view && AsksBuckets(server.storage().catalog(), spec, first);
-  // The natural order is that of the buckets, in either direction.
-  if (resolved.is_view && !asks_buckets && hint_value.IsDocument() &&
-      !hint_value.Document().Has("$natural")) {
-    const CollectionInfoPtr named = server.storage().catalog().Find(spec.db, spec.collection);
-    if (named && named->is_series()) {
-      MAYFLY_TRY(hint, BucketIndexKey(*named->series, hint_value.Document()));
-      hint_value = hint.view().AsValue();
+  if (resolved.is_view && !asks_buckets && !hint_value.missing()) {
+    Catalog& catalog = server.storage().catalog();
+    const CollectionInfoPtr named = catalog.Find(spec.db, spec.collection);
+    const CollectionInfoPtr buckets =
+        named && named->is_series() ? BucketsOf(catalog, *named) : nullptr;
+    if (buckets) {
+      MAYFLY_TRY(hint_value, BucketHint(*buckets, hint_value, &hint));
     }
   }
   if (asks_buckets) {
-    // The statistics of a time series are those of its buckets: without the pipeline.
+    // The statistics of a time series are those of its buckets: without the pipeline. Its indexes
+    // are shown as they were made.
+    if (first.Document().First().name == "$indexStats") resolved.collection = spec.collection;
   } else if (resolved.is_view && first.IsDocument() &&
              first.Document().First().name == "$collStats") {
     resolved.collection = spec.collection;  // the statistics of the view itself are wanted

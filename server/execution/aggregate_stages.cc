@@ -182,16 +182,20 @@ Result<std::vector<BsonDocument>> IndexStats(ExpiryServices& server, Operation& 
                  "The $indexStats stage specification must be an empty object"};
   std::vector<BsonDocument> out;
   CollectionInfoPtr coll = server.storage().catalog().Find(db, collection);
+  const bool of_series = coll && coll->is_series();
+  if (of_series) coll = BucketsOf(server.storage().catalog(), *coll);
   if (!coll || coll->is_view()) return out;
   const std::vector<ListedTtlRule> rules = ListRulesFor(server, coll->db, coll->name);
   Result<void> failed = Ok();
   auto add = [&](const IndexInfo* i) {
+    std::optional<IndexInfo> shown;
+    if (of_series) shown = SeriesIndex(*coll->series, *i);
     out.push_back(BuildBson([&](BsonBuilder& b) {
       b.Append("name", i                   ? std::string_view(i->name)
                        : coll->clustered() ? std::string_view(coll->clustered_index_name)
                                            : "_id_");
       if (i)
-        b.Append("key", i->key);
+        b.Append("key", shown ? shown->key : i->key);
       else
         b.OpenDocument("key").Append("_id", 1);
       b.Append("host", server.host_and_port());
@@ -199,7 +203,7 @@ Result<std::vector<BsonDocument>> IndexStats(ExpiryServices& server, Operation& 
           .Append("ops", i ? i->accesses.load() : int64_t{0})
           .Append("since", i && i->accesses_since ? Instant{i->accesses_since} : server.started());
       auto s = b.OpenDocument("spec");
-      AppendIndexSpec(*coll, i, s);
+      AppendIndexSpec(*coll, shown ? &*shown : i, s);
       s.Done();
       if (i && i->state == IndexState::kBuilding) b.Append("building", true);
       // For each rule, the same fields as in ttlStatus.
@@ -210,7 +214,8 @@ Result<std::vector<BsonDocument>> IndexStats(ExpiryServices& server, Operation& 
       }
     }));
   };
-  if (!coll->capped()) add(nullptr);
+  // The `_id` of a bucket is no index of the time series.
+  if (!coll->capped() && !of_series) add(nullptr);
   for (const IndexInfoPtr& i : coll->indexes) add(i.get());
   MAYFLY_TRY(failed);
   return out;

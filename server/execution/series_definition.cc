@@ -1,8 +1,11 @@
 #include "server/execution/series_definition.h"
 
+#include "protocol/bson_compare.h"
 #include "protocol/extended_json.h"
+#include "protocol/shown_namespace.h"
 #include "protocol/system_names.h"
 #include "query/pipeline/bucket_filter.h"
+#include "query/plan/planner.h"
 #include "server/dispatch/arg_reader.h"
 #include "storage/catalog/expire_reads.h"
 #include "timeseries/bucket_span.h"
@@ -176,12 +179,48 @@ Result<BsonDocument> BucketIndexKey(const SeriesOptions& series, BsonView key) {
   return BsonDocument(std::move(bytes));
 }
 
+Result<BsonValue> BucketHint(const CollectionInfo& buckets, BsonValue hint, BsonDocument* moved) {
+  if (!hint.IsString() && !hint.IsDocument()) return hint;
+  if (hint.IsDocument() && (hint.Document().empty() || hint.Document().Has("$natural")))
+    return hint;
+  const SeriesOptions& series = *buckets.series;
+  const auto found = [&](BsonView key) {
+    *moved = BsonDocument(key);
+    return moved->view().AsValue();
+  };
+  // The pattern of a TTL index is that of one on the time too, which has an entry more: it is the
+  // second choice.
+  const IndexInfo* shown = nullptr;
+  Result<BsonDocument> key = BsonDocument();
+  if (hint.IsDocument()) key = BucketIndexKey(series, hint.Document());
+  for (const IndexInfoPtr& i : buckets.indexes) {
+    if (!IsUsable(*i)) continue;
+    if (hint.IsString()) {
+      if (i->name == hint.String()) return hint;
+      continue;
+    }
+    if (key && CompareDocuments(i->key, key.value()) == 0) return found(i->key);
+    if (CompareDocuments(SeriesIndexKey(series, i->key), hint.Document()) == 0) shown = i.get();
+  }
+  if (shown != nullptr) return found(shown->key);
+  return Error{ErrorCode::kBadValue,
+               "error processing query: ns=" + SeriesNamespace(buckets) +
+                   " planner returned error :: caused by :: hint provided does not correspond to "
+                   "an existing index"};
+}
+
 Result<BsonDocument> BucketIndexSpec(const SeriesOptions& series, BsonView spec) {
   const BsonValue key = spec["key"];
   if (!key.IsDocument()) return BsonDocument(spec);  // the parser says what is wrong
   if (spec["unique"].Truthy() || spec["prepareUnique"].Truthy())
     return Error{ErrorCode::kInvalidOptions,
                  "Unique indexes are not supported on time-series collections"};
+  if (const BsonValue name = spec["name"];
+      name.IsString() && name.String() == "_id_" && !key.Document().Has("_id"))
+    return Error{ErrorCode::kBadValue,
+                 "The index name '_id_' is reserved for the _id index, which must have key pattern "
+                 "{_id: 1}, found key: " +
+                     ToRelaxedJson(key)};
   if (spec["sparse"].Truthy())
     for (const BsonElement& e : key.Document())
       if (!BucketMetaPath(series, e.name))
@@ -263,10 +302,7 @@ BsonDocument SeriesFilter(const SeriesOptions& series, BsonView filter) {
   return BsonDocument(std::move(bytes));
 }
 
-std::string SeriesNamespace(const CollectionInfo& coll) {
-  if (!coll.is_buckets()) return coll.ns;
-  return coll.db + "." + coll.name.substr(kBucketsPrefix.size());
-}
+std::string SeriesNamespace(const CollectionInfo& coll) { return ShownNamespace(coll.ns); }
 
 BsonDocument SeriesIndexKey(const SeriesOptions& series, BsonView key) {
   constexpr std::string_view kLeastOf = "control.min.", kGreatestOf = "control.max.";

@@ -47,7 +47,11 @@ BsonDocument SeriesReadPipeline(Catalog& catalog, const ExpiryPolicy& policy,
 /// what is in it by value, everything else by its least and greatest. Errors: CannotCreateIndex 67
 /// for what buckets cannot have.
 Result<BsonDocument> BucketIndexKey(const SeriesOptions& series, BsonView key);
-/// The reverse: the user's pattern. Empty: an index on buckets that no pattern of the series makes.
+/// A hint for reads and writes of a time series, as its buckets take it: the name of an index, or its
+/// pattern as listIndexes shows it, of which `*moved` then has the bytes. Errors: BadValue 2 if the
+/// time series has no such index that a query may use.
+Result<BsonValue> BucketHint(const CollectionInfo& buckets, BsonValue hint, BsonDocument* moved);
+/// The reverse of BucketIndexKey: the user's pattern. Empty: an index on buckets that no pattern of the series makes.
 BsonDocument SeriesIndexKey(const SeriesOptions& series, BsonView key);
 
 /// An index as createIndexes takes it for a time series, as one on its buckets. Errors:

@@ -79,13 +79,6 @@ bool HasArrayAt(BsonView doc, std::string_view path) {
   }
 }
 
-/// A hint as the collection of buckets takes it, of which `*moved` may have the bytes.
-Result<BsonValue> HintOfBuckets(const SeriesOptions& series, BsonValue hint, BsonDocument* moved) {
-  if (!hint.IsDocument() || hint.Document().Has("$natural")) return hint;
-  MAYFLY_TRY(*moved, BucketIndexKey(series, hint.Document()));
-  return moved->view().AsValue();
-}
-
 /// Whether a point of this time is hidden (HiddenPoints).
 bool IsPast(BsonValue time, Instant through) { return time.IsDate() && time.Date() <= through; }
 
@@ -414,7 +407,7 @@ Result<int64_t> WriteCommand::DeletePoints(const DeleteStatement& s, bool want_d
     return SeriesUpdateError(
         "Cannot perform a findAndModify on a time-series collection: delete instead");
   BsonDocument moved_hint;
-  MAYFLY_TRY(const BsonValue hint, HintOfBuckets(*coll_->series, s.hint, &moved_hint));
+  MAYFLY_TRY(const BsonValue hint, BucketHint(*coll_, s.hint, &moved_hint));
   MAYFLY_TRY(std::shared_ptr<const MatchExpression> match, ParseFilter(s.filter));
   const SeriesShape shape{FieldsOf(*coll_->series), coll_->series->max_span_seconds,
                           coll_->series->suspended};
@@ -462,7 +455,7 @@ Result<UpdateResult> WriteCommand::UpdateMeta(const UpdateStatement& s, bool wan
     return SeriesUpdateError(
         "Cannot perform a non-multi update on a time-series collection: give 'multi: true'");
   BsonDocument moved_hint;
-  MAYFLY_TRY(const BsonValue hint, HintOfBuckets(*coll_->series, s.hint, &moved_hint));
+  MAYFLY_TRY(const BsonValue hint, BucketHint(*coll_, s.hint, &moved_hint));
   MAYFLY_TRY(const BsonDocument update, BucketMetaUpdate(*coll_->series, s.update));
   std::optional<BsonDocument> filter = BucketMetaFilter(*coll_->series, s.filter);
   if (!filter)

@@ -69,6 +69,7 @@ std::string HowToChange(const CollectionInfo& coll, const IndexInfo& is, const I
   if (is.expire_after_seconds == wanted.expire_after_seconds) return {};
   if (!wanted.expire_after_seconds)
     return ". It is a TTL index: drop it first to have it without expireAfterSeconds";
+  if (coll.is_buckets()) return ". Drop it first to have it with other seconds";
   const BsonDocument change = BuildBson([&](BsonBuilder& b) {
     b.Append("collMod", coll.name);
     b.OpenDocument("index")

@@ -1,6 +1,7 @@
 #include <sys/random.h>
 
 #include "protocol/bson_builder.h"
+#include "protocol/shown_namespace.h"
 #include "storage/catalog/index_keys.h"
 #include "storage/catalog/namespace.h"
 #include "storage/core/storage_impl.h"
@@ -652,12 +653,12 @@ Result<CollectionInfoPtr> CatalogImpl::ModifyIndex(Operation& op, const Collecti
       if (i->name != index_name) continue;
       if (i->state == IndexState::kBuilding)
         return Error{ErrorCode::kConflictingOperationInProgress,
-                     "index " + i->name + " of " + c.ns + " is being built"};
+                     "index " + i->name + " of " + ShownNamespace(c.ns) + " is being built"};
       found = &i;
     }
     if (!found)
-      return Error{ErrorCode::kIndexNotFound,
-                   "cannot find index " + std::string(index_name) + " for ns " + c.ns};
+      return Error{ErrorCode::kIndexNotFound, "cannot find index " + std::string(index_name) +
+                                                  " for ns " + ShownNamespace(c.ns)};
     IndexInfoPtr& i = *found;
     auto next = std::make_shared<IndexInfo>(*i);
     MAYFLY_TRY(change(*next));

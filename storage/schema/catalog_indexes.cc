@@ -1,5 +1,6 @@
 #include "protocol/bson_builder.h"
 #include "protocol/large_memory.h"
+#include "protocol/shown_namespace.h"
 #include "storage/catalog/index_conflict.h"
 #include "storage/catalog/index_keys.h"
 #include "storage/core/storage_impl.h"
@@ -19,8 +20,8 @@ Error AtShutdown() { return {ErrorCode::kInterruptedAtShutdown, "interrupted at 
 
 Result<void> CatalogImpl::CheckRoomForIndex(const CollectionInfo& coll, const IndexInfo& spec) {
   if (coll.indexes.size() + (coll.capped() ? 0 : 1) < kMaxIndexes) return Ok();
-  return Error{ErrorCode::kCannotCreateIndex,
-               "add index fails, too many indexes for " + coll.ns + " key:" + spec.name};
+  return Error{ErrorCode::kCannotCreateIndex, "add index fails, too many indexes for " +
+                                                  ShownNamespace(coll.ns) + " key:" + spec.name};
 }
 
 std::shared_ptr<IndexInfo> CatalogImpl::DefineIndex(const IndexInfo& spec, uint32_t id, bool empty,
@@ -112,11 +113,11 @@ Result<CollectionInfoPtr> CatalogImpl::ReplaceIndex(Operation& op, const Collect
     IndexInfoPtr old = now->FindIndex(wanted.name);
     if (!old || old->id != wanted.id)
       return Error{ErrorCode::kIndexNotFound,
-                   "cannot find index " + wanted.name + " for ns " + now->ns};
+                   "cannot find index " + wanted.name + " for ns " + ShownNamespace(now->ns)};
     for (const IndexInfoPtr& i : now->indexes)
       if (i->name == wanted.name && i->state == IndexState::kBuilding)
         return Error{ErrorCode::kConflictingOperationInProgress,
-                     "index " + i->name + " of " + now->ns + " is being built"};
+                     "index " + i->name + " of " + ShownNamespace(now->ns) + " is being built"};
     auto next = std::make_shared<CollectionInfo>(*now);
     auto index = std::make_shared<IndexInfo>(wanted);
     index->id = NextId(now->unreplicated)++;
@@ -205,7 +206,9 @@ Result<void> CatalogImpl::DropIndexIds(Operation& op, const CollectionInfo& coll
 
 Result<void> CatalogImpl::FinishBuild(Operation& op, const IndexBuild& build) {
   CollectionInfoPtr coll = FindById(build.collection);
-  if (!coll) return Error{ErrorCode::kNamespaceNotFound, "collection dropped. ns: " + build.ns};
+  if (!coll)
+    return Error{ErrorCode::kNamespaceNotFound,
+                 "collection dropped. ns: " + ShownNamespace(build.ns)};
   WriteUnit unit(storage_, op);
   MAYFLY_TRY(Gate(unit, op, *coll));
   std::lock_guard l(ddl_mutex_);

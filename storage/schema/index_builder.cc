@@ -1,6 +1,7 @@
 #include <set>
 
 #include "protocol/bson_builder.h"
+#include "protocol/shown_namespace.h"
 #include "storage/catalog/index_keys.h"
 #include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
@@ -72,7 +73,8 @@ class BuildScan {
 
  private:
   Error Dropped() const {
-    return {ErrorCode::kIndexBuildAborted, "Index build aborted: collection dropped: " + build_.ns};
+    return {ErrorCode::kIndexBuildAborted,
+            "Index build aborted: collection dropped: " + ShownNamespace(build_.ns)};
   }
   std::string_view Key(size_t i) const {
     return std::string_view(key_bytes_).substr(keys_[i].begin, keys_[i].size);
@@ -293,7 +295,8 @@ Result<void> CatalogImpl::RunBuild(Operation& op, std::shared_ptr<IndexBuild> bu
     if (r.error().code == ErrorCode::kDuplicateKey ||
         r.error().code == ErrorCode::kCannotIndexParallelArrays) {
       Error e = r.error();
-      e.message = "Index build failed: Collection " + build->ns + " :: caused by :: " + e.message;
+      e.message = "Index build failed: Collection " + ShownNamespace(build->ns) +
+                  " :: caused by :: " + e.message;
       r = std::move(e);
     }
   }

@@ -1,5 +1,6 @@
 #include "storage/schema/transaction_schema.h"
 
+#include "protocol/shown_namespace.h"
 #include "storage/catalog/index_conflict.h"
 #include "storage/catalog/index_keys.h"
 #include "storage/catalog/namespace.h"
@@ -92,13 +93,13 @@ Result<CollectionInfoPtr> CatalogImpl::CreateIndexesIn(WriteUnit& unit, Operatio
     if (existing) continue;
     if (!own)
       return Error{ErrorCode::kOperationNotSupportedInTransaction,
-                   "Cannot create new indexes on existing collection " + coll.ns +
+                   "Cannot create new indexes on existing collection " + ShownNamespace(coll.ns) +
                        " in a multi-document transaction."};
     for (const TouchedCollection& t : unit.impl().collections)
       if (t.id == coll.id && t.documents != 0)
         return Error{ErrorCode::kOperationNotSupportedInTransaction,
-                     "Cannot create new indexes on non-empty collection " + coll.ns +
-                         " in a multi-document transaction."};
+                     "Cannot create new indexes on non-empty collection " +
+                         ShownNamespace(coll.ns) + " in a multi-document transaction."};
     MAYFLY_TRY(CheckRoomForIndex(*next, spec));
     MAYFLY_TRY(const uint32_t id, TransactionId(op));
     next->indexes.push_back(DefineIndex(spec, id, true, op.now));
