@@ -92,6 +92,9 @@ check_layout() {
   clean python3 $lib/check_io_loops.py server/*/*.cc
   # shellcheck disable=SC2046
   clean python3 $lib/check_coroutines.py $(find "${code[@]}" tests bench -name '*.cc' -o -name '*.h')
+  # Arguments that are accepted and then dropped.
+  # shellcheck disable=SC2046
+  clean python3 $lib/check_arguments.py $(find "${code[@]}" -name '*.h' -o -name '*.cc')
   # Names out of BSON that nobody has looked at.
   # shellcheck disable=SC2046
   clean python3 $lib/check_names.py $(find "${code[@]:1}" -name '*.cc')

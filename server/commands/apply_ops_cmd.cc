@@ -244,14 +244,14 @@ Result<const std::vector<OplogEntry>*> Entries(CommandContext& ctx, const Comman
 Awaitable<Result<void>> RunApplyOps(CommandContext& ctx, const CommandRequest& req,
                                     BsonBuilder& reply) {
   ArgReader in(req);
-  in.Array("applyOps");
+  in.Array("applyOps");  // unused: InnerRequests has read it
   Progress progress;
   progress.upsert = in.BoolOr("alwaysUpsert", true);
   if (in.BoolOr("allowAtomic", false))
     in.Fail({ErrorCode::kNotImplemented,
              "applyOps applies entry by entry on this server: leave out allowAtomic"});
   // mongorestore says it; entries were valid where they were written, and no validator is asked.
-  in.OptBool("bypassDocumentValidation");
+  in.OptBool("bypassDocumentValidation");  // unused: entries were valid where they were written
   in.NotSupported("preCondition");
   in.NotSupported("oplogApplicationMode");
   MAYFLY_CO_TRY(in.Finish());

@@ -70,7 +70,7 @@ Result<BulkOp> ParseOp(BsonView doc, size_t namespaces, Instant now) {
                "BSON field 'bulkWrite.ops.updateMods' is missing but a required field"});
     u.multi = in.BoolOr("multi", false);
     u.upsert = in.BoolOr("upsert", false);
-    in.BoolOr("upsertSupplied", false);
+    in.BoolOr("upsertSupplied", false);  // unused: a router's note that 'c.new' is there
     u.hint = in.Any("hint");
     u.sort = in.DocumentOr("sort");
     if (auto filters = in.OptArray("arrayFilters"))
@@ -269,7 +269,7 @@ struct BulkArgs {
 Result<BulkArgs> ReadBulkArgs(const CommandRequest& req) {
   ArgReader in(req);
   BulkArgs a;
-  in.Any("bulkWrite");
+  in.Any("bulkWrite");  // unused: the command's name
   a.ops = in.Documents("ops");
   a.namespaces = in.Documents("nsInfo");
   a.ordered = in.BoolOr("ordered", true);

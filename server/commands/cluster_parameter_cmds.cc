@@ -46,7 +46,7 @@ Result<void> GetClusterParameter(CommandContext& ctx, const CommandRequest& req,
                                  BsonBuilder& reply) {
   ArgReader in(req);
   const BsonValue wanted = in.Any("getClusterParameter");
-  in.LooseBoolOr("omitInFTDC", false);  // what is for diagnostics is no secret here
+  in.LooseBoolOr("omitInFTDC", false);  // unused: what is for diagnostics is no secret here
   MAYFLY_TRY(in.Finish());
   std::vector<std::string_view> names;
   if (wanted.IsString() && wanted.String() == "*") {

@@ -96,7 +96,7 @@ Result<void> RunRename(CommandContext& ctx, const CommandRequest& req, BsonBuild
   std::string_view from = in.String("renameCollection");
   std::string_view to = in.String("to");
   BsonValue drop = in.Any("dropTarget");
-  in.OptBool("stayTemp");
+  in.OptBool("stayTemp");  // unused: no collection is temporary
   MAYFLY_TRY(in.Finish());
   if (!drop.missing() && !drop.Is(BsonType::kBool) && !drop.IsNumber() && !drop.IsNull() &&
       !drop.Is(BsonType::kBinary))
@@ -236,7 +236,7 @@ BsonDocument WithDatabaseLimit(BsonView whole, int64_t limit) {
 Result<void> RunListCollections(CommandContext& ctx, const CommandRequest& req,
                                 BsonBuilder& reply) {
   ArgReader in(req);
-  in.Any("listCollections");
+  in.Any("listCollections");  // unused: the command's name
   BsonView filter = in.DocumentOr("filter");
   bool name_only = in.LooseBoolOr("nameOnly", false);
   const bool authorized = in.LooseBoolOr("authorizedCollections", false);
@@ -305,7 +305,7 @@ uint64_t BytesOf(DataServices& server, std::string_view db, int64_t* collections
 
 Result<void> RunListDatabases(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
-  in.Any("listDatabases");
+  in.Any("listDatabases");  // unused: the command's name
   BsonView filter = in.DocumentOr("filter");
   bool name_only = in.LooseBoolOr("nameOnly", false);
   const std::optional<bool> authorized = in.OptBool("authorizedDatabases");
@@ -355,21 +355,27 @@ Result<void> RunValidate(CommandContext& ctx, const CommandRequest& req, BsonBui
   ArgReader in(req);
   std::string_view name = in.Collection();
   bool full = in.LooseBoolOr("full", false);
-  in.LooseBoolOr("scandata", false);  // sent by drivers since 2.0; documents are read anyway
+  // unused: sent by drivers since 2.0; documents are read anyway
+  in.LooseBoolOr("scandata", false);
   if (in.LooseBoolOr("repair", false) || in.LooseBoolOr("fixMultikey", false))
     in.Fail({ErrorCode::kNotImplemented,
              "validate cannot repair on this server: drop and build the index anew, or restore the "
              "collection"});
-  if (in.LooseBoolOr("background", false) && full)
+  const bool background = in.LooseBoolOr("background", false);
+  if (background && full)
     in.Fail({ErrorCode::kInvalidOptions,
              "Running the validate command with both { background: true } and { full: true } is "
              "not supported."});
-  in.LooseBoolOr("metadata", false);
-  in.LooseBoolOr("checkBSONConformance", false);
+  const bool conformance = in.LooseBoolOr("checkBSONConformance", false);
+  // The metadata is looked at by every validation; alone it is what the client asks for then.
+  if (in.LooseBoolOr("metadata", false) && (background || full || conformance))
+    in.Fail({ErrorCode::kInvalidOptions,
+             "Running the validate command with { metadata: true } is not supported with any "
+             "other options"});
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(CollectionInfoPtr coll,
              OpenCollection(ctx.data.storage().catalog(), req.db, name, CollectionUse::kValidate));
-  return ctx.data.storage().Validate(ctx.op, coll, full, reply);
+  return ctx.data.storage().Validate(ctx.op, coll, full || conformance, reply);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 Result<void> Compact(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   const std::string_view name = in.Collection();
-  in.LooseBoolOr("force", false);  // matters on a primary of a replica set only
+  in.LooseBoolOr("force", false);  // unused: asks for a primary, too; nobody is kept waiting on one
   const auto target_mb = in.OptInRange("freeSpaceTargetMB", 1, INT64_MAX >> 21);
   const bool dry_run = in.BoolOr("dryRun", false);
   MAYFLY_TRY(in.Finish());

@@ -73,7 +73,7 @@ Result<CreateArgs> ReadCreateArgs(ArgReader& in) {
   a.index_defaults = in.OptDocument("indexOptionDefaults");
   a.id_index = in.OptDocument("idIndex");
   a.auto_index = in.OptBool("autoIndexId");
-  in.OptInt64("flags");
+  in.OptInt64("flags");  // unused: of a storage engine of before 4.2; mongorestore still sends it
   a.dry_run = in.BoolOr("dryRun", false);
   MAYFLY_TRY(in.Finish());
   return a;

@@ -272,8 +272,8 @@ Result<void> RunListIndexes(CommandContext& ctx, const CommandRequest& req, Bson
     collection = in.Collection();
   }
   auto cursor = in.OptDocument("cursor");
-  in.BoolOr("includeBuildUUIDs", false);
-  in.BoolOr("includeIndexBuildInfo", false);
+  in.BoolOr("includeBuildUUIDs", false);      // unused: an index is listed when it is built
+  in.BoolOr("includeIndexBuildInfo", false);  // unused: as includeBuildUUIDs
   MAYFLY_TRY(in.Finish());
   int64_t batch = INT64_MAX;
   if (cursor) {

@@ -52,7 +52,7 @@ Result<std::string> HashCollection(Storage& storage, Operation& op, const ReadVi
 Result<void> DbHash(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   const auto only = in.OptArray("collections");
-  in.LooseBoolOr("skipTempCollections", false);  // there are none
+  in.LooseBoolOr("skipTempCollections", false);  // unused: there are none
   MAYFLY_TRY(in.Finish());
   std::set<std::string_view> wanted;
   if (only) {

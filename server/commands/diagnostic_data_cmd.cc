@@ -103,7 +103,7 @@ void AppendAnswer(CommandContext& ctx, std::string_view command, BsonBuilder& ou
 /// reply.
 Result<void> GetDiagnosticData(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
-  in.Any("getDiagnosticData");
+  in.Any("getDiagnosticData");  // unused: the command's name
   MAYFLY_TRY(in.Finish());
   BsonBuilder data = reply.OpenDocument("data");
   data.Append("start", ctx.data.clock().Now());

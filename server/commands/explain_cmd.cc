@@ -280,9 +280,9 @@ Result<void> ExplainStatement(const Explained& e) {
   ArgReader in(e.command);
   std::string_view collection = in.Collection();
   const DocumentList statements = in.Documents(update ? "updates" : "deletes");
-  in.BoolOr("ordered", true);
-  in.LooseBoolOr("bypassDocumentValidation", false);
-  if (update) in.OptBool("bypassEmptyTsReplacement");  // nothing is stored
+  in.BoolOr("ordered", true);                          // unused: there is one statement
+  in.LooseBoolOr("bypassDocumentValidation", false);   // unused: nothing is stored
+  if (update) in.OptBool("bypassEmptyTsReplacement");  // unused: nothing is stored
   BsonView let = in.DocumentOr("let");
   MAYFLY_TRY(in.Finish());
   if (statements.size() != 1)

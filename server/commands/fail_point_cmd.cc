@@ -53,7 +53,7 @@ Awaitable<Result<void>> WaitForFailPoint(CommandContext& ctx, const CommandReque
 /// API.
 Result<void> Nothing(CommandContext&, const CommandRequest& req, BsonBuilder&) {
   ArgReader in(req);
-  in.Any(req.name);
+  in.Any(req.name);  // unused: the command's name
   return in.Finish();
 }
 

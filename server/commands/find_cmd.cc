@@ -244,8 +244,8 @@ Result<GetMoreArgs> ReadGetMore(const CommandRequest& req) {
   a.collection = in.String("collection");
   a.batch_size = in.NonNegativeOr("batchSize", 0);
   a.await_ms = req.generic.max_time_ms > 0 ? req.generic.max_time_ms : 1000;
-  in.Ignore("term");
-  in.Ignore("lastKnownCommittedOpTime");
+  in.Ignore("term");  // unused: of a member that reads another one's oplog; entries have their own
+  in.Ignore("lastKnownCommittedOpTime");  // unused: of such a member, too
   MAYFLY_TRY(in.Finish());
   if (!id.Is(BsonType::kInt64))
     return Error{ErrorCode::kTypeMismatch, "BSON field 'getMore.getMore' is the wrong type '" +

@@ -26,7 +26,7 @@ Awaitable<Result<void>> Fsync(CommandContext& ctx, const CommandRequest& req, Bs
   ArgReader in(req);
   const bool lock = in.LooseBoolOr("lock", false);
   const int64_t timeout = in.NonNegativeOr("fsyncLockAcquisitionTimeoutMillis", 90'000);
-  in.LooseBoolOr("async", false);
+  in.LooseBoolOr("async", false);  // unused: without effect since 4.2
   MAYFLY_CO_TRY(in.Finish());
   ServerContext& server = ctx.server;
   if (lock) {

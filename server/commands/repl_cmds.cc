@@ -108,6 +108,7 @@ Result<void> GetConfig(CommandContext& ctx, const CommandRequest& req, BsonBuild
 Result<void> GetStatus(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   MAYFLY_TRY(ReplicaSet * set, Set(ctx));
   ArgReader in(req);
+  // unused: progress is shown as long as there is some, whether asked for or not
   in.Any("initialSync");
   MAYFLY_TRY(in.Finish());
   if (!set->topology()->config)
@@ -142,7 +143,7 @@ Result<void> StepDown(CommandContext& ctx, const CommandRequest& req, BsonBuilde
 Result<void> StepUp(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
   MAYFLY_TRY(ReplicaSet * set, InitiatedSet(ctx));
   ArgReader in(req);
-  in.Any("skipDryRun");  // elections have their dry run always
+  in.Any("skipDryRun");  // unused: elections have their dry run always
   MAYFLY_TRY(in.Finish());
   return set->StepUp();
 }

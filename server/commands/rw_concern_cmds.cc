@@ -33,7 +33,7 @@ Result<void> Get(CommandContext& ctx, const CommandRequest& req, BsonBuilder& re
     return Error{LocationCode(51300),
                  "'getDefaultRWConcern' is not supported on standalone nodes."};
   ArgReader in(req);
-  in.LooseBoolOr("inMemory", false);  // what is in memory is what is on disk
+  in.LooseBoolOr("inMemory", false);  // unused: what is in memory is what is on disk
   MAYFLY_TRY(in.Finish());
   AppendValues(*ctx.server.rw_defaults().get(), reply);
   return Ok();

@@ -48,7 +48,7 @@ struct StartArgs {
 void ReadStart(ArgReader& in, StartArgs* a) {
   a->mechanism = in.String("mechanism");
   ReadSaslPayload(in, &a->payload);
-  in.Any("autoAuthorize");  // drivers of long ago: a login always counts for the connection
+  in.Any("autoAuthorize");  // unused: drivers of long ago; a login always counts for the connection
   if (auto options = in.OptDocument("options")) {
     ArgReader inner("saslStart.options", *options);
     a->skip_empty_exchange = inner.BoolOr("skipEmptyExchange", false);
@@ -247,8 +247,8 @@ struct CertificateArgs {
 void ReadCertificate(ArgReader& in, CertificateArgs* a) {
   a->mechanism = in.StringOr("mechanism", "MONGODB-CR");
   if (auto user = in.OptString("user")) a->user = *user;
-  in.Any("nonce");
-  in.Any("key");
+  in.Any("nonce");  // unused: of MONGODB-CR, which is no mechanism here
+  in.Any("key");    // unused: of MONGODB-CR, too
 }
 
 /// The user that the connection's certificate names. Errors: AuthenticationFailed 18, ProtocolError
@@ -361,7 +361,7 @@ Result<void> Logout(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
 Awaitable<void> SpeculativeLogin(CommandContext& ctx, BsonView command, BsonBuilder& reply) {
   if (command.First().name == "authenticate") {
     ArgReader certificate("hello.speculativeAuthenticate", command);
-    certificate.Any("authenticate");
+    certificate.Any("authenticate");  // unused: the command's name
     CertificateArgs a;
     ReadCertificate(certificate, &a);
     const std::string db(certificate.StringOr("db", kExternalDatabase));
@@ -375,7 +375,7 @@ Awaitable<void> SpeculativeLogin(CommandContext& ctx, BsonView command, BsonBuil
   }
   if (command.First().name != "saslStart") co_return;
   ArgReader in("hello.speculativeAuthenticate", command);
-  in.Any("saslStart");
+  in.Any("saslStart");  // unused: the command's name
   StartArgs a;
   ReadStart(in, &a);
   a.db = in.String("db");

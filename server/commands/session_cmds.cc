@@ -201,7 +201,7 @@ Result<void> ReadPattern(const CommandRequest& req, BsonValue value, SessionPatt
   const auto lsid = in.OptDocument("lsid");
   BsonValue uid = in.Any("uid");
   const auto users = in.OptArray("users");
-  in.OptArray("roles");  // of whom a router acts for; a member looks at users
+  in.OptArray("roles");  // unused: whom a router acts for; a member looks at users
   MAYFLY_TRY(in.Finish());
   std::string id;
   if (lsid) {

@@ -12,7 +12,7 @@ namespace {
 Result<void> Shutdown(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
   ArgReader in(req);
   const bool force = in.LooseBoolOr("force", false);
-  in.NonNegativeOr("timeoutSecs", 15);  // how long to wait for secondaries: a standalone has none
+  in.NonNegativeOr("timeoutSecs", 15);  // unused: a primary hands over, with a limit of its own
   MAYFLY_TRY(in.Finish());
   // As on MongoDB: without access control, only who is on the machine may stop the server.
   if (ctx.access == nullptr && ctx.connection != nullptr && !ctx.connection->FromThisMachine())

@@ -32,8 +32,8 @@ void FileSystemBytes(const std::string& path, uint64_t* used, uint64_t* total) {
 
 Result<void> RunDbStats(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
-  in.Any("dbStats");
-  in.Any("dbstats");
+  in.Any("dbStats");  // unused: the command's name
+  in.Any("dbstats");  // unused: the command's name
   MAYFLY_TRY(int64_t scale, Scale(in));
   const bool free_storage = in.LooseBoolOr("freeStorage", false);
   MAYFLY_TRY(in.Finish());

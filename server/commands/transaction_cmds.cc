@@ -12,8 +12,8 @@ Result<void> CheckArguments(const CommandRequest& req) {
     return Error{ErrorCode::kCommandFailed,
                  std::string(req.name) + " must be run within a transaction"};
   ArgReader in(req);
-  in.Ignore("recoveryToken");  // of a router
-  in.Ignore("coordinator");
+  in.Ignore("recoveryToken");  // unused: of a router
+  in.Ignore("coordinator");    // unused: of a router
   return in.Finish();
 }
 

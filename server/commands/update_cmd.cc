@@ -41,7 +41,7 @@ Result<UpdateStatement> ParseUpdateStatement(BsonView doc, Instant now,
              "BSON field 'update.updates.u' is missing but a required field"});
   s.multi = in.BoolOr("multi", false);
   s.upsert = in.BoolOr("upsert", false);
-  in.BoolOr("upsertSupplied", false);
+  in.BoolOr("upsertSupplied", false);  // unused: a router's note that 'c.new' is there
   in.SimpleCollation();
   if (auto filters = in.OptArray("arrayFilters"))
     for (const BsonElement& e : *filters) {

@@ -21,7 +21,7 @@ Result<void> ValidateMetadata(CommandContext& ctx, const CommandRequest& req, Bs
   ArgReader api("validateDBMetadata.apiParameters", parameters);
   const std::string_view version = api.String("version");
   const bool strict = api.BoolOr("strict", false);
-  api.BoolOr("deprecationErrors", false);  // nothing of the metadata is deprecated
+  api.BoolOr("deprecationErrors", false);  // unused: nothing of the metadata is deprecated
   MAYFLY_TRY(api.Finish());
   if (version != "1") return Error{ErrorCode::kAPIVersionError, "API version must be \"1\""};
   auto wanted = [&](const CollectionInfo& coll) {

@@ -102,7 +102,8 @@ class ArgReader {
 
   /// Any type; missing when absent. null is a value here.
   BsonValue Any(std::string_view name) { return MayHave(name) ? Take(name) : BsonValue(); }
-  /// Accepted whatever it holds. Only for what MongoDB documents as having no effect.
+  /// Accepted whatever it holds. Only for what has nothing to do here, with a comment `unused: why`
+  /// (scripts/lib/check_arguments.py).
   void Ignore(std::string_view name) { Any(name); }
   /// Absent, or the error that this server does not have it: NotImplemented 238.
   void NotSupported(std::string_view name);

@@ -30,20 +30,25 @@ Result<void> CheckStrings(std::string_view field, std::optional<BsonView> list) 
 Result<std::vector<std::string>> CheckData(std::string_view name, BsonView data) {
   ArgReader in("configureFailPoint.data", data);
   if (name.starts_with("maxTime") || StopsReplication(name)) return in.Unread();
-  in.OptInt64("errorCode");
-  in.OptBool("closeConnection");
+  auto bools = [&](std::initializer_list<std::string_view> fields) {
+    // unused: what fires reads the value
+    for (std::string_view field : fields) in.OptBool(field);
+  };
+  auto numbers = [&](std::initializer_list<std::string_view> fields) {
+    // unused: what fires reads the value
+    for (std::string_view field : fields) in.OptInt64(field);
+  };
+  numbers({"errorCode"});
+  bools({"closeConnection"});
   if (name == "failCommand") {
     const auto commands = in.OptArray("failCommands");
-    in.OptBool("failAllCommands");
-    in.OptBool("failInternalCommands");
-    in.OptBool("blockConnection");
-    in.OptInt64("blockTimeMS");
+    bools({"failAllCommands", "failInternalCommands", "blockConnection"});
+    numbers({"blockTimeMS"});
     const auto labels = in.OptArray("errorLabels");
     const auto wc = in.OptDocument("writeConcernError");
-    in.OptDocument("errorExtraInfo");
-    in.OptString("appName");
-    in.OptString("threadName");
-    in.OptString("namespace");
+    in.OptDocument("errorExtraInfo");  // unused: what fires reads it
+    for (std::string_view field : {"appName", "threadName", "namespace"})
+      in.OptString(field);  // unused: what fires reads the value
     MAYFLY_TRY(in.FinishLoose());
     MAYFLY_TRY(CheckStrings("failCommands", commands));
     MAYFLY_TRY(CheckStrings("errorLabels", labels));
@@ -58,7 +63,7 @@ Result<std::vector<std::string>> CheckData(std::string_view name, BsonView data)
       return Error{ErrorCode::kInvalidOptions, "'blockTimeMS' must not be negative"};
     return in.Unread();
   }
-  if (name == "onPrimaryTransactionalWrite") in.OptInt64("failBeforeCommitExceptionCode");
+  if (name == "onPrimaryTransactionalWrite") numbers({"failBeforeCommitExceptionCode"});
   MAYFLY_TRY(in.FinishLoose());
   return in.Unread();
 }

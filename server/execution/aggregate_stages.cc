@@ -289,10 +289,10 @@ Result<std::vector<BsonDocument>> AggregateStageDocuments(
     const bool all_users = in.BoolOr("allUsers", false);
     options.idle_connections = in.BoolOr("idleConnections", false);
     options.idle_sessions = in.BoolOr("idleSessions", true);
-    in.BoolOr("localOps", false);  // matters on a router only
+    in.BoolOr("localOps", false);  // unused: matters on a router only
     options.idle_cursors = in.BoolOr("idleCursors", false);
     options.truncate = in.BoolOr("truncateOps", false);
-    in.BoolOr("backtrace", false);
+    in.BoolOr("backtrace", false);  // unused: of latches, which this server does not record
     MAYFLY_TRY(in.Finish());
     if (db != "admin")
       return Error{ErrorCode::kInvalidNamespace,

@@ -48,9 +48,9 @@ Result<FindArgs> ParseFind(const CommandRequest& req) {
   a.max = in.DocumentOr("max");
   a.let = in.DocumentOr("let");
   in.SimpleCollation();
-  in.LooseBoolOr("allowPartialResults",
-                 false);                 // of sharded clusters: this server always has all results
-  in.LooseBoolOr("oplogReplay", false);  // deprecated since 4.4, without effect
+  // unused: of sharded clusters; this server has all results
+  in.LooseBoolOr("allowPartialResults", false);
+  in.LooseBoolOr("oplogReplay", false);  // unused: without effect since 4.4
   MAYFLY_TRY(in.Finish());
   if (a.await_data && !a.tailable)
     return Error{ErrorCode::kFailedToParse,
@@ -180,7 +180,7 @@ Result<CountArgs> ParseCount(const CommandRequest& req) {
   a.limit = in.Int64Or("limit", 0);
   a.skip = in.Int64Or("skip", 0);
   in.SimpleCollation();
-  in.Ignore("fields");  // what old clients send; the manual gives it no meaning
+  in.Ignore("fields");  // unused: old clients send it; the manual gives it no meaning
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(CheckFindHint(a.hint));
   if (a.skip < 0)
