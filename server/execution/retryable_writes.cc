@@ -1,6 +1,7 @@
 #include "server/execution/retryable_writes.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "replication/replica_set.h"
 #include "server/dispatch/data_services.h"
@@ -114,6 +115,15 @@ Result<void> RetryableWrite::SetStatementIds(std::optional<BsonView> ids,
                  "Number of statement ids must match the number of batch entries. Got " +
                      std::to_string(ids_.size()) + " statement ids but " +
                      std::to_string(statements) + " operations."};
+  // Results are kept by id: the second statement would take the first one's place in a retry.
+  if (std::adjacent_find(ids_.begin(), ids_.end(), std::greater_equal<int32_t>()) == ids_.end())
+    return Ok();
+  std::vector<int32_t> sorted = ids_;
+  std::sort(sorted.begin(), sorted.end());
+  if (auto twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end())
+    return Error{ErrorCode::kBadValue, "stmtIds has " + std::to_string(*twice) +
+                                           " more than once: give each statement an id of its "
+                                           "own"};
   return Ok();
 }
 

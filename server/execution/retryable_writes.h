@@ -45,7 +45,8 @@ class RetryableWrite final : public UnitObserver {
 
   bool active() const { return state_ != nullptr; }
   /// Statement ids as the command brings them; without any they count from 0. Before Begin.
-  /// Errors: InvalidLength 16, InvalidOptions 72, TypeMismatch 14.
+  /// Errors: BadValue 2 for an id that is there twice, InvalidLength 16, InvalidOptions 72,
+  /// TypeMismatch 14.
   Result<void> SetStatementIds(std::optional<BsonView> ids, std::optional<int64_t> first,
                                size_t statements);
   /// Waits for another operation of the session to end. Errors: TransactionTooOld 225.

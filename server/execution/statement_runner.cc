@@ -302,8 +302,13 @@ Awaitable<Result<void>> StatementRunner::WaitForTransactions(int attempt) {
 
 Awaitable<Result<void>> StatementRunner::RunStatements(WriteStatements& statements,
                                                        const StatementIds& ids) {
-  if (ctx_.txn_number) {
+  if (ids.ids || ids.first) {
+    // They are looked through, and sorted: few of them here.
+    constexpr uint32_t kInlineIdBytes = 4096;
+    if (ids.ids && ids.ids->size() > kInlineIdBytes) co_await ctx_.MoveToWorker();
     MAYFLY_CO_TRY(retry_.SetStatementIds(ids.ids, ids.first, statements.size()));
+  }
+  if (ctx_.txn_number) {
     MAYFLY_CO_TRY(co_await retry_.Begin());
   }
   if (ctx_.op.view != nullptr && ctx_.op.view->has_own_writes()) [[unlikely]] {

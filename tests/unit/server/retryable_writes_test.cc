@@ -214,6 +214,50 @@ TEST_CASE("A retry does what the first try did not come to", "[retryable]") {
         16);
 }
 
+TEST_CASE("A statement id that is there twice is refused, and nothing is done twice",
+          "[retryable]") {
+  ScratchDir dir;
+  RetryServer server(dir.path());
+  REQUIRE(IsOk(server.Plain(R"({"insert": "c", "documents": [{"_id": 0, "x": 0}], "$db": "d"})")));
+  for (const char* ids : {"[1, 1]", "[1, {\"$numberLong\": \"1\"}]", "[1, 1.0]", "[2, 2]"}) {
+    const std::string tail = std::string(", \"stmtIds\": ") + ids + "}";
+    INFO(ids);
+    CHECK(Code(server.Run(R"({"insert": "c", "documents": [{"_id": 1}, {"_id": 2}])" + tail, 1)) ==
+          2);
+    CHECK(Code(server.Run(R"({"update": "c", "updates": [
+                {"q": {"_id": 0}, "u": {"$inc": {"x": 1}}},
+                {"q": {"_id": 0}, "u": {"$inc": {"x": 1}}}])" +
+                              tail,
+                          1)) == 2);
+    CHECK(Code(server.Run(R"({"delete": "c", "deletes": [
+                {"q": {"_id": 0}, "limit": 1}, {"q": {"_id": 1}, "limit": 1}])" +
+                              tail,
+                          1)) == 2);
+    CHECK(Code(server.Run(R"({"bulkWrite": 1, "nsInfo": [{"ns": "d.c"}], "ops": [
+                {"insert": 0, "document": {"_id": 1}},
+                {"update": 0, "filter": {"_id": 0}, "updateMods": {"$inc": {"x": 1}}}])" +
+                              tail,
+                          1)) == 2);
+  }
+  // Three, out of order.
+  CHECK(Code(server.Run(R"({"insert": "c", "documents": [{"_id": 1}, {"_id": 2}, {"_id": 3}],
+                            "stmtIds": [3, 1, 3]})",
+                        1)) == 2);
+  CHECK(server.Count() == 1);
+  CHECK(server.Count(R"({"x": 0})") == 1);
+  // The number is as good as new.
+  CHECK(N(server.Run(R"({"insert": "c", "documents": [{"_id": 1}, {"_id": 2}],
+                         "stmtIds": [1, 0]})",
+                     1)) == 2);
+  // An id of another command of the number is what was done then.
+  BsonDocument r = server.Run(R"({"update": "c", "updates": [
+      {"q": {"_id": 0}, "u": {"$inc": {"x": 1}}}, {"q": {"_id": 0}, "u": {"$inc": {"x": 1}}}],
+      "stmtIds": [1, 2]})",
+                              1);
+  CHECK(Retried(r) == "1 ");
+  CHECK(server.Count(R"({"x": 1})") == 1);
+}
+
 TEST_CASE("Many statements of one number stay retryable and cheap", "[retryable]") {
   ScratchDir dir;
   auto server = std::make_unique<RetryServer>(dir.path());
