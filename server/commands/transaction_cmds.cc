@@ -1,4 +1,3 @@
-#include "server/dispatch/arg_reader.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/data_services.h"
 #include "server/execution/transactions.h"
@@ -7,14 +6,12 @@
 namespace mayfly {
 namespace {
 
+/// The other arguments were read before the transaction was taken (CheckTransactionCommand).
 Result<void> CheckArguments(const CommandRequest& req) {
   if (!req.generic.autocommit_given || !req.generic.txn_number)
     return Error{ErrorCode::kCommandFailed,
                  std::string(req.name) + " must be run within a transaction"};
-  ArgReader in(req);
-  in.Ignore("recoveryToken");  // unused: of a router
-  in.Ignore("coordinator");    // unused: of a router
-  return in.Finish();
+  return Ok();
 }
 
 Awaitable<Result<void>> CommitTransaction(CommandContext& ctx, const CommandRequest& req,

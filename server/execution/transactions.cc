@@ -13,6 +13,7 @@
 #include "server/dispatch/replication_gate.h"
 #include "server/execution/retryable_writes.h"
 #include "server/execution/session_store.h"
+#include "server/execution/transaction_rules.h"
 #include "storage/schema/transaction_schema.h"
 #include "storage/storage.h"
 #include "storage/write/transaction_holdings.h"
@@ -20,22 +21,9 @@
 namespace mayfly {
 namespace {
 
-/// Commands allowed in a transaction (manual: "Transactions and Operations").
-constexpr std::string_view kAllowed[] = {
-    "abortTransaction", "aggregate", "bulkWrite", "commitTransaction", "create",  "createIndexes",
-    "delete",           "distinct",  "find",      "findAndModify",     "getMore", "insert",
-    "killCursors",      "update"};
 /// How often the first statement of a transaction starts again with a newer snapshot: each time
 /// another writer was first.
 constexpr int kMaxRenewals = 100;
-constexpr std::string_view kRefusedStages[] = {
-    "$changeStream", "$collStats", "$currentOp", "$indexStats",    "$listLocalSessions",
-    "$listSessions", "$merge",     "$out",       "$planCacheStats"};
-
-Error NotInTransaction(std::string message) {
-  return {ErrorCode::kOperationNotSupportedInTransaction, std::move(message)};
-}
-
 std::string ShownNumber(int64_t number) { return "{ txnNumber: " + std::to_string(number) + " }"; }
 
 Error NoSuchTransaction(std::string message) {
@@ -52,65 +40,6 @@ Result<void> CheckMembersKnow(DataServices& server) {
   return Error{ErrorCode::kIllegalOperation,
                "a member of the set runs an earlier version, which does not know transactions and "
                "would stop at the first one: upgrade it first"};
-}
-
-/// `value`: a pipeline, or what its own parser refuses. Those inside of stages too.
-Result<void> CheckPipeline(BsonValue value) {
-  if (!value.IsArray()) return Ok();
-  for (const BsonElement& e : value.Document()) {
-    if (!e.value.IsDocument() || e.value.Document().empty()) continue;
-    const BsonElement stage = e.value.Document().First();
-    for (std::string_view refused : kRefusedStages)
-      if (stage.name == refused)
-        return NotInTransaction("Operation not permitted in transaction :: caused by :: " +
-                                std::string(stage.name) + " cannot be used in a transaction");
-    if (!stage.value.IsDocument()) continue;
-    if (stage.name == "$lookup" || stage.name == "$unionWith") {
-      MAYFLY_TRY(CheckPipeline(stage.value.Document()["pipeline"]));
-    } else if (stage.name == "$facet") {
-      for (const BsonElement& one : stage.value.Document()) {
-        MAYFLY_TRY(CheckPipeline(one.value));
-      }
-    }
-  }
-  return Ok();
-}
-
-/// Checks that do not need the transaction.
-Result<void> CheckCommand(const CommandRow& row, const CommandRequest& req) {
-  const GenericArguments& g = req.generic;
-  if (std::find(std::begin(kAllowed), std::end(kAllowed), row.name) == std::end(kAllowed)) {
-    if (row.name == "count")
-      return NotInTransaction(
-          "Cannot run 'count' in a multi-document transaction. Please see "
-          "http://dochub.mongodb.org/core/transaction-count for a recommended alternative.");
-    return NotInTransaction("Cannot run '" + std::string(row.name) +
-                            "' in a multi-document transaction.");
-  }
-  if (EndsTransaction(row.name)) {
-    if (g.start_transaction)
-      return NotInTransaction("Cannot run '" + std::string(row.name) +
-                              "' as the first operation in a transaction.");
-    return Ok();
-  }
-  if (g.start_transaction && (row.name == "getMore" || row.name == "killCursors"))
-    return NotInTransaction("Cannot run '" + std::string(row.name) +
-                            "' as the first operation in a transaction.");
-  // A bulkWrite and its cursor are of admin, whatever it writes to.
-  const bool of_bulk =
-      row.name == "bulkWrite" || row.name == "getMore" || row.name == "killCursors";
-  if (req.db == "config" || req.db == "local" || (req.db == "admin" && !of_bulk))
-    return NotInTransaction("Cannot run command against the '" + std::string(req.db) +
-                            "' database in a transaction.");
-  if (!g.write_concern.missing())
-    return Error{ErrorCode::kInvalidOptions,
-                 "writeConcern is not allowed within a multi-statement transaction"};
-  if (row.name == "find" && req.body["tailable"].Truthy())
-    return NotInTransaction("Cannot create a tailable cursor in a transaction");
-  if (!req.body["explain"].missing() && req.body["explain"].Truthy())
-    return NotInTransaction("Cannot run 'explain' in a multi-document transaction.");
-  if (row.name == "aggregate") return CheckPipeline(req.body["pipeline"]);
-  return Ok();
 }
 
 Result<void> CheckReadConcern(const CommandContext& ctx, const CommandRow& row,
@@ -178,7 +107,7 @@ void Transaction::BeginStatement(Operation& op) {
 Awaitable<Result<void>> Transactions::Begin(CommandContext& ctx, const CommandRow& row,
                                             const CommandRequest& req, TransactionPtr* taken) {
   const GenericArguments& g = req.generic;
-  MAYFLY_CO_TRY(CheckCommand(row, req));
+  MAYFLY_CO_TRY(CheckTransactionCommand(row, req));
   MAYFLY_CO_TRY(CheckReadConcern(ctx, row, g));
   if (!server_.writable()) co_return Error{ErrorCode::kNotWritablePrimary, "not primary"};
   const bool ends = EndsTransaction(row.name);
@@ -193,6 +122,7 @@ Awaitable<Result<void>> Transactions::Begin(CommandContext& ctx, const CommandRo
       Result<void> begun =
           LoadTransactionState(server_, ctx.session->id(), &ctx.session->transaction());
       if (begun) begun = BeginLocked(ctx, req, ends, taken);
+      if (begun && *taken != nullptr) begun = CheckTransactionRead(row, req);
       // Only a primary knows that there is none, and only while it is primary.
       if (!begun && begun.error().code == ErrorCode::kNoSuchTransaction &&
           (!server_.writable() || server_.replica_set()->committer().Reign() != reign))
@@ -718,6 +648,12 @@ void Transactions::AbortBefore(std::string_view session, int64_t number) {
       it->second->number < number)
     Doom(it->second, ErrorCode::kNoSuchTransaction,
          number == INT64_MAX ? TransactionEnd::kSession : TransactionEnd::kNewer, &ended.list);
+}
+
+bool Transactions::Has(std::string_view session, int64_t number) {
+  std::lock_guard l(mutex_);
+  auto it = by_session_.find(std::string(session));
+  return it != by_session_.end() && it->second->number == number;
 }
 
 void Transactions::AbortSessions(const std::function<bool(std::string_view)>& of) {
