@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <functional>
 
 #include "protocol/database_name.h"
@@ -25,6 +26,21 @@ void CloseCursors(DataServices& server, std::string_view db, std::string_view co
   server.cursors().KillNamespace(db, collection);
 }
 
+/// `drop` of `system.views`: as on MongoDB, the views go that it shows. A time series has more than
+/// its definition and stays.
+Result<void> DropViews(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  Catalog& catalog = ctx.data.storage().catalog();
+  for (const CollectionInfoPtr& view : catalog.List(req.db)) {
+    if (!view->is_view() || view->is_series()) continue;
+    MAYFLY_TRY(ctx.op.CheckInterrupt());
+    Result<void> dropped = catalog.Drop(ctx.op, view->db, view->name);
+    if (!dropped && dropped.error().code != ErrorCode::kNamespaceNotFound) return dropped;
+    CloseCursors(ctx.data, view->db, view->name);
+  }
+  reply.Append("nIndexesWas", 1).Append("ns", JoinNamespace(req.db, kViewsCollection));
+  return Ok();
+}
+
 Result<void> RunDrop(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   std::string_view name = in.Collection();
@@ -41,6 +57,7 @@ Result<void> RunDrop(CommandContext& ctx, const CommandRequest& req, BsonBuilder
   if (name == kProfileCollection && ctx.server.profiler().Get(req.db).level > 0)
     return Error{ErrorCode::kIllegalOperation,
                  "turn off profiling before dropping system.profile collection"};
+  if (name == kViewsCollection) return DropViews(ctx, req, reply);
   if (coll->is_buckets())
     return Error{ErrorCode::kIllegalOperation,
                  "'" + coll->ns + "' holds the buckets of a time-series collection: drop that one"};
@@ -260,7 +277,14 @@ Result<void> RunListCollections(CommandContext& ctx, const CommandRequest& req,
   const int64_t limit = name_only || DeadlineFieldOf(ctx).empty()
                             ? 0
                             : ctx.data.storage().catalog().DatabaseMaxTtl(req.db);
-  for (const CollectionInfoPtr& c : ctx.data.storage().catalog().List(req.db)) {
+  std::vector<CollectionInfoPtr> there = ctx.data.storage().catalog().List(req.db);
+  if (CollectionInfoPtr views = ctx.data.storage().catalog().Find(req.db, kViewsCollection)) {
+    const auto at = std::find_if(there.begin(), there.end(), [](const CollectionInfoPtr& c) {
+      return c->name > kViewsCollection;
+    });
+    there.insert(at, std::move(views));
+  }
+  for (const CollectionInfoPtr& c : there) {
     if (shown && !shown(*c)) continue;
     // A user who may see only names must not learn more by a filter.
     Catalog& catalog = ctx.data.storage().catalog();

@@ -5,8 +5,8 @@
 namespace mayfly {
 
 /// What may run in a multi-document transaction, as far as the request says it (manual:
-/// "Transactions and Operations"). A command that this refuses does not reach the transaction, which
-/// goes on; so do a commit and an abort whose arguments are wrong. Errors:
+/// "Transactions and Operations"). A command that this refuses does not reach the transaction,
+/// which goes on, also after a commit or an abort whose arguments are wrong. Errors:
 /// OperationNotSupportedInTransaction 263, InvalidOptions 72; of a commit's or an abort's arguments
 /// those of ArgReader. Threads: any.
 Result<void> CheckTransactionCommand(const CommandRow& row, const CommandRequest& req);

@@ -39,7 +39,8 @@ class Catalog {
  public:
   virtual ~Catalog() = default;
 
-  /// Null when there is no such collection or view. Hot path: one hash look-up.
+  /// Null when there is no such collection or view. Hot path: one hash look-up. `system.views` is
+  /// there while the database has views, and in no list of collections: it shows their definitions.
   virtual CollectionInfoPtr Find(std::string_view db, std::string_view collection) = 0;
   virtual CollectionInfoPtr FindByUuid(const Uuid& uuid) = 0;
   virtual CollectionInfoPtr FindById(uint32_t collection_id) = 0;

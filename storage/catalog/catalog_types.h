@@ -191,7 +191,7 @@ struct CollectionInfo {
   /// documents do not expire, and if the process ends before, it is dropped. A rename ends this
   /// state.
   bool temporary = false;
-  /// The oplog and the rows of sessions: where the documents come from. Null otherwise.
+  /// The oplog, the rows of sessions and of views: where the documents come from. Null otherwise.
   std::shared_ptr<class RecordSource> source;
   std::string source_key;  ///< of type timestamp: the documents are in its order; empty: none
   std::shared_ptr<const SeriesOptions> series;  ///< kTimeSeries and kBuckets; null otherwise

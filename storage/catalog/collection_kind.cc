@@ -1,5 +1,6 @@
 #include "storage/catalog/collection_kind.h"
 
+#include "protocol/system_names.h"
 #include "storage/catalog/catalog.h"
 #include "storage/catalog/namespace.h"
 
@@ -105,6 +106,25 @@ Result<void> RefuseBucketsUse(const CollectionInfo& coll, CollectionUse use) {
   }
 }
 
+/// Views change with `create`, `collMod` and `drop` of the view.
+Result<void> RefuseViewRowsUse(const CollectionInfo& coll, CollectionUse use) {
+  switch (use) {
+    case CollectionUse::kWrite:
+    case CollectionUse::kReplace:
+    case CollectionUse::kCreateIndexes:
+    case CollectionUse::kChange:
+    case CollectionUse::kRename:
+    case CollectionUse::kConvertToCapped:
+    case CollectionUse::kCompact:
+    case CollectionUse::kArchiveInto:
+      return Error{ErrorCode::kInvalidNamespace, "cannot write to " + coll.ns};
+    case CollectionUse::kWatch:
+      return Error{ErrorCode::kInvalidNamespace, "change streams do not watch " + coll.ns};
+    default:
+      return Ok();
+  }
+}
+
 /// MongoDB's words. It refuses who comes with a session, as every driver does.
 Result<void> RefuseSessionsUse(CollectionUse use) {
   switch (use) {
@@ -131,6 +151,7 @@ Result<void> RefuseUse(const CollectionInfo& coll, CollectionUse use) {
   const UseRow& row = kUses[static_cast<size_t>(use)];
   if (coll.is_series()) return RefuseSeriesUse(coll, use);
   if (coll.is_buckets()) return RefuseBucketsUse(coll, use);
+  if (coll.source && coll.name == kViewsCollection) return RefuseViewRowsUse(coll, use);
   if (coll.source && !coll.capped()) return RefuseSessionsUse(use);
   // The definition of a view changes as that of any other.
   if (coll.traits().pipeline && !row.view.before.empty())

@@ -8,9 +8,10 @@
 namespace mayfly {
 
 /// Where the documents of a collection come from that has no records of its own: `local.oplog.rs`
-/// shows the replication log, `config.transactions` what is kept of sessions. Record keys of a
-/// capped one are the collection's id and eight bytes, big-endian, in the order of the documents;
-/// of others those that records with their `_id` would have. Read-only. Threads: any.
+/// shows the replication log, `config.transactions` what is kept of sessions, `system.views` the
+/// definitions of views. Record keys of a capped one are the collection's id and eight bytes, big-
+/// endian, in the order of the documents; of others those that records with their `_id` would have.
+/// Read-only. Threads: any.
 class RecordSource {
  public:
   virtual ~RecordSource() = default;

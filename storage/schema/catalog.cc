@@ -8,6 +8,7 @@
 #include "storage/keys/key_format.h"
 #include "storage/schema/catalog_impl.h"
 #include "storage/schema/catalog_log.h"
+#include "storage/schema/view_rows.h"
 #include "storage/write/write_unit_impl.h"
 
 namespace mayfly {
@@ -187,7 +188,13 @@ Result<void> CatalogImpl::LoadNextIds(KvStore& kv, const LoadedIds& ids) {
 CollectionInfoPtr CatalogImpl::Find(std::string_view db, std::string_view collection) {
   std::shared_lock l(mutex_);
   auto it = by_ns_.find({db, collection});
-  return it == by_ns_.end() ? nullptr : it->second;
+  return it == by_ns_.end() ? ShownLocked(db, collection) : it->second;
+}
+
+CollectionInfoPtr CatalogImpl::ShownLocked(std::string_view db, std::string_view collection) {
+  if (collection != kViewsCollection) [[likely]]
+    return nullptr;
+  return views_.contains(db) ? ViewsCollection(*this, db) : nullptr;
 }
 
 CollectionInfoPtr CatalogImpl::FindByUuid(const Uuid& uuid) {
@@ -279,7 +286,7 @@ Result<CollectionInfoPtr> CatalogImpl::FindAt(uint64_t version, std::string_view
     return CollectionInfoPtr();
   }
   auto it = by_ns_.find({db, collection});
-  return it == by_ns_.end() ? CollectionInfoPtr() : it->second;
+  return it == by_ns_.end() ? ShownLocked(db, collection) : it->second;
 }
 
 void CatalogImpl::OnChange(std::function<void()> f) {
@@ -294,12 +301,16 @@ void CatalogImpl::InsertLocked(const CollectionInfoPtr& coll) {
   by_id_[coll->id] = coll;
   by_uuid_[coll->uuid] = coll;
   by_name_[coll->db][coll->name] = coll;
+  if (coll->is_view()) ++views_[coll->db];
 }
 
 void CatalogImpl::EraseLocked(const CollectionInfo& coll) {
   by_ns_.erase({coll.db, coll.name});
   by_id_.erase(coll.id);
   by_uuid_.erase(coll.uuid);
+  if (auto views = views_.find(coll.db);
+      coll.is_view() && views != views_.end() && --views->second == 0)
+    views_.erase(views);
   auto db = by_name_.find(coll.db);
   if (db == by_name_.end()) return;
   db->second.erase(coll.name);

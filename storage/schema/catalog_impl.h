@@ -149,6 +149,9 @@ class CatalogImpl final : public OpenedCatalog {
   Result<CollectionInfoPtr> FindAt(uint64_t version, std::string_view db,
                                    std::string_view collection);
   void Unpin(uint64_t version);
+  /// A collection that is not in the maps because nothing is stored for it: `system.views` of a
+  /// database that has views. Null: it is none. REQUIRES: mutex_ held.
+  CollectionInfoPtr ShownLocked(std::string_view db, std::string_view collection);
 
   void InsertLocked(const CollectionInfoPtr& coll);
   void EraseLocked(const CollectionInfo& coll);
@@ -226,6 +229,7 @@ class CatalogImpl final : public OpenedCatalog {
   std::map<Uuid, CollectionInfoPtr> by_uuid_;
   std::map<std::string, std::map<std::string, CollectionInfoPtr, std::less<>>, std::less<>>
       by_name_;
+  std::map<std::string, size_t, std::less<>> views_;  ///< how many of each database that has any
   std::atomic<uint64_t> version_{1};
   /// The changes since the oldest moment that somebody holds, in order; `version`: the catalog's
   /// after it.

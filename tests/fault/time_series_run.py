@@ -181,7 +181,7 @@ for round_no in range(ROUNDS):
         v = client.command("kill", {"validate": "points", "full": True})
         check(v.get("valid") is True, f"round {round_no}: validate: {str(v)[:2000]}")
 names = [c["name"] for c in client.command("kill", {"listCollections": 1})["cursor"]["firstBatch"]]
-expected = ["copied", "points", "source", "system.buckets.copied", "system.buckets.points"]
+expected = ["copied", "points", "source", "system.buckets.copied", "system.buckets.points", "system.views"]
 check(sorted(names) == expected, f"collections: {names}")
 check(client.command("kill", {"validate": "copied", "full": True}).get("valid") is True, "validate of the copy")
 
