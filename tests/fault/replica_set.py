@@ -5,7 +5,7 @@ import os, shutil, signal, subprocess, tempfile
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, ROOT, Checks, Deadline, free_port, until
+from fault_test import BINARY, ROOT, Checks, Deadline, free_port, until, wait_for
 
 FAULTY = os.environ.get(
     "MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server")
@@ -92,15 +92,23 @@ class Member:
         self.proc.send_signal(signal.SIGTERM)
         return self.proc.wait(60)
 
-    def tell(self, line):
-        """fault_server alone."""
+    def tell(self, line, wait=False):
+        """fault_server alone. wait: until it has done so, and says it."""
+        said = f"done: {line}\n".encode()
+        before = self.count(said) if wait else 0
         self.proc.stdin.write(line.encode() + b"\n")
         self.proc.stdin.flush()
+        if wait:
+            wait_for(lambda: self.count(said) > before)
+
+    def count(self, text):
+        """How often its log has these bytes."""
+        with open(f"{self.folder}/log", "rb") as log:
+            return log.read().count(text)
 
     def lines(self):
         """How many there are in its log."""
-        with open(f"{self.folder}/log", "rb") as log:
-            return log.read().count(b"\n")
+        return self.count(b"\n")
 
     def running(self):
         return self.proc is not None and self.proc.poll() is None
