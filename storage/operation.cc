@@ -1,5 +1,7 @@
 #include "storage/operation.h"
 
+#include <algorithm>
+
 namespace mayfly {
 
 Error Operation::Killed(ErrorCode code) {
@@ -28,6 +30,7 @@ Result<void> Operation::CheckTime() {
 }
 
 Result<void> Operation::ChargeLarge(size_t bytes) {
+  largest_in_slice_ = std::max(largest_in_slice_, bytes);
   checks_left_ -= static_cast<int32_t>(bytes / kLargeDocument);
   if (bytes < kVeryLargeDocument) return Ok();
   slice_end_ = 1;
@@ -37,6 +40,7 @@ Result<void> Operation::ChargeLarge(size_t bytes) {
 void Operation::BeginSlice(int64_t micros) {
   slice_end_ = clock_.MonotonicMicros() + micros;
   checks_left_ = kChecksInSlice;
+  largest_in_slice_ = 0;
 }
 
 void Operation::EndSlice(bool finished) {

@@ -65,6 +65,8 @@ class Operation {
   /// again.
   void EndSlice(bool finished);
   bool in_slice() const { return slice_end_ != 0; }
+  /// Bytes of the largest document of the last slice; 0: all were small.
+  size_t largest_in_slice() const { return largest_in_slice_; }
   /// Before a document is looked into: in a slice a large one lets the clock be looked at sooner,
   /// and a very large one, on which a single step may take long, ends the slice.
   Result<void> Charge(size_t bytes) {
@@ -122,6 +124,7 @@ class Operation {
   const Clock& clock_;
   int32_t checks_left_ = kChecks;
   int64_t slice_end_ = 0;  ///< Clock::MonotonicMicros(); 0: no slice
+  size_t largest_in_slice_ = 0;
   std::vector<std::shared_ptr<std::atomic<int64_t>>> uses_;
   std::shared_ptr<const UserAccess> user_;
   const Value* user_roles_ = nullptr;

@@ -155,6 +155,7 @@ class DistinctExecutorImpl final : public DistinctExecutor {
                                               find_.context().view));
         ++op_.docs_examined;
         if (!found) continue;
+        MAYFLY_TRY(op_.Charge(record.doc.size()));
         MAYFLY_TRY(Extract(record.doc));
         if (!seen_.contains(Value::Borrow(value.view()))) continue;
       } else {

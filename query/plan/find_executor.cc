@@ -612,6 +612,7 @@ Result<void> FindExecutor::LoadCovered() {
     MAYFLY_TRY(bool found,
                storage_.Fetch(*ctx_.coll, row_.record_key, &covered_record_, ctx_.view));
     if (!found) return Error{ErrorCode::kInternalError, "index entry without a document"};
+    MAYFLY_TRY(ctx_.op->Charge(covered_record_.doc.size()));
     row_.doc = covered_record_.doc;
     row_.has_doc = true;
     return Ok();

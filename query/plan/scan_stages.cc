@@ -412,6 +412,7 @@ Result<bool> IndexScanStage::Counts(bool* matched) {
   MAYFLY_TRY(bool found,
              ctx_.storage->Fetch(*ctx_.coll, cursor_->record_key(), &record_, ctx_.view));
   if (!found) return false;
+  MAYFLY_TRY(ctx_.op->Charge(record_.doc.size()));
   if (!ctx_.visible.Shows(record_.doc, record_.expire_at)) {
     MAYFLY_TRY(ctx_.visible.Stopped());
     return false;

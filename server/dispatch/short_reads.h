@@ -69,8 +69,32 @@ inline bool MayAskHolds(Storage& storage, const CollectionInfo& coll, Instant no
          (coll.HasTtlRules() || coll.document_expiry->Earliest() <= now.millis);
 }
 
+/// A document larger than this takes longer to read than an io thread may be held.
+inline constexpr int64_t kLongRead = 1 << 20;
+/// How long after one was met all documents of its collection are read by workers: to learn how
+/// large a document is means to read it.
+inline constexpr int64_t kLargeRestMillis = 60'000;
+
+/// Whether one document of the collection may be read on an io thread: documents are not large on
+/// average, and no such read has met a large one lately.
+inline bool ReadIsShort(const CollectionInfo& coll, Instant now) {
+  const CollectionCounters& c = *coll.counters;
+  if (const int64_t met = c.met_large.load(std::memory_order_relaxed);
+      met != 0 && now.millis - met < kLargeRestMillis) [[unlikely]]
+    return false;
+  const int64_t bytes = c.bytes.load(std::memory_order_relaxed);
+  return bytes <= kLongRead || bytes / kLongRead < c.documents.load(std::memory_order_relaxed);
+}
+
+/// A read on an io thread has met a document of this size.
+inline void MetDocument(const CollectionInfo& coll, size_t bytes, Instant now) {
+  if (bytes > size_t{kLongRead})
+    coll.counters->met_large.store(now.millis, std::memory_order_relaxed);
+}
+
 /// Runs `attempt` within a slice: a read of `coll` (null: there is none) that returns Result<void>
-/// and may be dropped in the middle. nullopt: it has to be done on a worker, from the beginning.
+/// and may be dropped in the middle. Not tried where documents are large (ReadIsShort): a slice can
+/// end only after one was read. nullopt: it has to be done on a worker, from the beginning.
 /// Errors are left to the worker too: they may be the slice's.
 template <class F>
 std::optional<Result<void>> TryShortRead(CommandContext& ctx, const CollectionInfo* coll,
@@ -78,12 +102,15 @@ std::optional<Result<void>> TryShortRead(CommandContext& ctx, const CollectionIn
   ShortReads& reads = ctx.server.short_reads();
   ctx.read_shape = shape;
   if (!reads.ShouldTry(shape)) return std::nullopt;
-  if (coll != nullptr && MayAskHolds(ctx.server.storage(), *coll, ctx.op.now)) return std::nullopt;
+  if (coll != nullptr &&
+      (!ReadIsShort(*coll, ctx.op.now) || MayAskHolds(ctx.server.storage(), *coll, ctx.op.now)))
+    return std::nullopt;
   ctx.op.BeginSlice(reads.slice_micros.load(std::memory_order_relaxed));
   Result<void> result = attempt();
   const bool finished = result.has_value();
   ctx.op.EndSlice(finished);
   reads.Tried(shape, finished);
+  if (coll != nullptr) MetDocument(*coll, ctx.op.largest_in_slice(), ctx.op.now);
   if (finished) return result;
   return std::nullopt;
 }

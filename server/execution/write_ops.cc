@@ -12,6 +12,7 @@
 #include "server/dispatch/data_services.h"
 #include "server/dispatch/redacted_command.h"
 #include "server/dispatch/replication_gate.h"
+#include "server/dispatch/short_reads.h"
 #include "server/execution/bucket_sealer.h"
 #include "server/execution/inline_writes.h"
 #include "server/execution/transactions.h"

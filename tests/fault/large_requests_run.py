@@ -280,6 +280,30 @@ def point_reads():
             check(ms < 20, f"{name} of a large document takes {ms:.1f} ms of a thread of connections")
             small = server.root.command("shop", {"find": "mixed", "filter": {"_id": 7}})["cursor"]["firstBatch"]
             check(small == [{"_id": 7}], f"a small one is found as well: {small}")
+        sliced_reads(server, small=[{"_id": n} for n in range(100)], large=large)
+
+
+def sliced_reads(server, small, large):
+    """Reads that are tried for a slice of time: it ends behind a large document, and must not be tried again soon.
+    Replies are small, so that all the time is that of reading."""
+    commands = {
+        "find": {"find": "", "filter": {"_id": "large", "none": None}, "projection": {"_id": 1}},
+        "count": {"count": "", "query": {"_id": "large", "none": None}},
+        "distinct": {"distinct": "", "key": "_id", "query": {"_id": "large", "none": None}},
+        "aggregate": {"aggregate": "", "pipeline": [{"$match": {"_id": "large"}}, {"$count": "n"}], "cursor": {}},
+    }
+    for name, command in commands.items():
+        coll = "sliced_" + name
+        check(server.root.command("shop", {"insert": coll, "documents": small})["ok"] == 1, "small ones")
+        check(server.root.command("shop", {"insert": coll, "documents": [large]})["ok"] == 1, "a large one")
+        command = {**command, name: coll}
+        check(server.root.command("shop", command)["ok"] == 1, name)  # meets it
+        before = server.io_ms()
+        for _ in range(20):
+            check(server.root.command("shop", command)["ok"] == 1, name)
+        ms = server.io_ms() - before
+        print(f"20 of {name} in slices: {ms:.1f} ms", flush=True)
+        check(ms < 20, f"{name}: a large document is read again and again by a thread of connections, {ms:.1f} ms")
 
 
 def shown():

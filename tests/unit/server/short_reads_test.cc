@@ -73,3 +73,20 @@ TEST_CASE("Reads that did not finish go to a worker, ever longer", "[short_reads
     CHECK_FALSE(reads.ShouldTry(8));
   }
 }
+
+TEST_CASE("Where a large document was met no read is short for a minute", "[short_reads]") {
+  CollectionInfo coll;
+  coll.counters = std::make_shared<CollectionCounters>();
+  coll.counters->documents = 1000;
+  coll.counters->bytes = 20 << 20;
+  const Instant now{1'000'000};
+  CHECK(ReadIsShort(coll, now));
+  MetDocument(coll, 1 << 20, now);
+  CHECK(ReadIsShort(coll, now));
+  MetDocument(coll, (1 << 20) + 1, now);
+  CHECK_FALSE(ReadIsShort(coll, now));
+  CHECK_FALSE(ReadIsShort(coll, Instant{now.millis + 59'999}));
+  CHECK(ReadIsShort(coll, Instant{now.millis + 60'000}));
+  coll.counters->bytes = int64_t{1000} << 20;  // all of them are large
+  CHECK_FALSE(ReadIsShort(coll, Instant{now.millis + 60'000}));
+}

@@ -73,6 +73,12 @@ TEST_CASE("A very large document ends a slice, and nothing else", "[operation]")
   CHECK_FALSE(op.CheckInterrupt());
   op.EndSlice(false);
   CHECK(op.CheckInterrupt());
+  // Whoever began the slice learns of it, until the next one.
+  CHECK(op.largest_in_slice() == 1 << 20);
+  CHECK(op.Charge(2 << 20));
+  CHECK(op.largest_in_slice() == 1 << 20);
+  op.BeginSlice(100);
+  CHECK(op.largest_in_slice() == 0);
 }
 
 TEST_CASE("maxTimeMS and killOp reach an operation in a slice", "[operation]") {
