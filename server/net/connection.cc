@@ -159,6 +159,7 @@ Result<void> Connection::LoggedIn() {
     login.Forget();
     user_place_.reset();
     slot_.SetUser(std::nullopt);
+    SetFlush();
     throw;
   }
   if (!stays) login.Forget();

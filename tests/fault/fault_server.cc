@@ -16,7 +16,8 @@
 //                leads again (reigns); break none
 //   memory WHAT  a transaction finds no memory when it begins (begin), for its next statement
 //                (statement; "statement and answer": nor is there any to say so), when that is
-//                counted at its end (end) or on its way into the log (commit); memory enough
+//                counted at its end (end) or on its way into the log (commit); a login finds none
+//                for its last step (login); memory enough
 #include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -30,6 +31,7 @@
 #include <iostream>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -37,6 +39,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
 #include "replication/heartbeat.h"
+#include "security/names.h"
 #include "server/run.h"
 #include "storage/kv/rocks_fault_env.h"
 #include "storage/read/read_view.h"
@@ -114,8 +117,8 @@ void OurBeginReign(void* table, uint64_t reign, uint64_t now) {
   if (broken != Broken::kReigns) TheirBeginReign(table, reign, now);
 }
 
-// Where transactions find no memory.
-enum class Short : int { kNowhere, kBegin, kStatement, kEnd, kCommit };
+// Where transactions, and logins, find no memory.
+enum class Short : int { kNowhere, kBegin, kStatement, kEnd, kCommit, kLogin };
 static std::atomic<Short> short_of_memory{Short::kNowhere};
 static std::atomic<bool> no_answer{false};
 
@@ -187,6 +190,16 @@ mayfly::TransactionHoldings OurHoldingsOf(WriteUnit& unit, size_t most, Names* n
   return TheirHoldingsOf(unit, most, names);
 }
 
+// ClientSlot::SetUser: others see from then on whose connection it is.
+#define SET_USER "_ZN6mayfly10ClientSlot7SetUserESt8optionalINS_8UserNameEE"
+using MaybeUser = std::optional<mayfly::UserName>;
+void TheirSetUser(void* slot, MaybeUser user) asm("__real_" SET_USER);
+void OurSetUser(void* slot, MaybeUser user) asm("__wrap_" SET_USER);
+void OurSetUser(void* slot, MaybeUser user) {
+  if (user && short_of_memory == Short::kLogin) throw std::bad_alloc();
+  TheirSetUser(slot, std::move(user));
+}
+
 static std::atomic<int> reads{-1};
 
 // EncodeHeartbeat: what a member says of itself.
@@ -224,6 +237,7 @@ static void RunShort(std::string_view when) {
                     : when.starts_with("statement") ? Short::kStatement
                     : when == "end"                 ? Short::kEnd
                     : when == "commit"              ? Short::kCommit
+                    : when == "login"               ? Short::kLogin
                                                     : Short::kNowhere;
 }
 

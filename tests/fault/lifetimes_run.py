@@ -9,12 +9,14 @@
   roles     $$USER_ROLES in change streams and tailable cursors that wait while users change
   memory    a transaction that finds no memory when it begins, for a statement or at its end is answered and aborted;
             nothing of it is left: neither its session nor its locks, and nothing that points to its command
+  short_logins  a login that finds no memory for its last step leaves nobody logged in, and no place taken
 The last line says "N passed, N failed". MAYFLY_SEED, MAYFLYD, MAYFLY_FAULT_ROUNDS.
 """
 
 import base64
 import os
 import re
+import subprocess
 import tempfile
 import threading
 import uuid
@@ -569,4 +571,56 @@ def memory():
         s.close()
 
 
-run_parts("lifetimes", [parked, asks, logins, roles, memory], check)
+def short_logins():
+    with tempfile.TemporaryDirectory() as folder:
+        data = folder + "/data"
+        limits = ("maxConnectionsPerUser=1", "scramSHA256IterationCount=5000")
+        options = [word for limit in limits for word in ("--setParameter", limit)]
+        proc, first = start(data, "--auth", *options, binary=FAULTY, stdin=subprocess.PIPE)
+        ok(first, "admin", {"createUser": "root", "pwd": PASSWORD, "roles": ["root"]})
+        root = log_in(proc.port, "root", PASSWORD)
+        ok(root, "admin", {"createUser": "app", "pwd": PASSWORD, "roles": ["readWriteAnyDatabase"]})
+
+        def said(what):
+            line = f"done: memory {what}\n"
+            lines = lambda: open(data + ".log", errors="replace").read().count(line)
+            before = lines()
+            proc.stdin.write(f"memory {what}\n".encode())
+            proc.stdin.flush()
+            check(until(lambda: lines() > before), f"it is told: {what}")
+
+        def again(client=None):
+            """A login; its place may have been free for no more than a moment."""
+            return until(lambda: attempt(client)[0])
+
+        def attempt(client=None):
+            client = client or Client("127.0.0.1", proc.port)
+            try:
+                return log_in(proc.port, "app", PASSWORD, client=client), None
+            except AssertionError as e:
+                return None, e.args[0]
+
+        client = Client("127.0.0.1", proc.port)
+        me = client.command("admin", {"hello": 1})["connectionId"]
+        # Of a connection without a login, and of one whose user logs in once more.
+        for name in ("a first login", "another login of the same user"):
+            said("login")
+            there, reply = attempt(client)
+            said("enough")
+            check(there is None and reply.get("code") == 146, f"{name} without memory: {reply}")
+            users = ok(client, "admin", {"connectionStatus": 1})["authInfo"]["authenticatedUsers"]
+            check(users == [], f"{name}: nobody is logged in: {users}")
+            refused = client.command("t", {"find": "c"})
+            check(refused.get("code") == 13, f"{name}: and nobody reads: {refused}")
+            shown = ok(root, "admin", {"currentOp": 1, "$all": True, "connectionId": me})["inprog"]
+            nobody = shown and not any(op.get("effectiveUsers") for op in shown)
+            check(nobody, f"{name}: nor is one shown: {shown}")
+            other = again()
+            check(other is not None, f"{name}: the user's only place is free")
+            other.sock.close()
+            check(again(client) is not None, f"{name}: the connection can log in")
+            check(client.command("t", {"find": "c"})["ok"] == 1, f"{name}: and reads then")
+        check(stop(proc) == 0, "the server ends well")
+
+
+run_parts("lifetimes", [parked, asks, logins, roles, memory, short_logins], check)
