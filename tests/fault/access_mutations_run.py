@@ -125,14 +125,6 @@ def mutated(command):
     return whole
 
 
-def send(client, body):
-    client.request += 1
-    payload = struct.pack("<I", 0) + b"\0" + body
-    client.sock.sendall(struct.pack("<iiii", 16 + len(payload), client.request, 0, 2013) + payload)
-    size = struct.unpack("<iiii", client._read(16))[0]
-    return bson.decode(client._read(size - 16)[5:])
-
-
 class Server:
     """With a user who has `roles`, may do anything with the namespaces that `owns` is true of ("db.system.users": the
     users and roles of one), and may read those that `reads` is true of. manages: the whole server, in some way."""
@@ -266,7 +258,8 @@ def mutations(server, count=COUNT // 2):
             changed = mutated(command)
             for name in [db, *([rnd.choice(DATABASES)] if rnd.random() < 0.1 else [])]:
                 changed.fields.insert(rnd.randrange(1, len(changed.fields) + 1), ("$db", Node(name)))
-            reply = send(server.own, changed.bytes())
+            server.own.send(changed.bytes())
+            reply = server.own.reply()
             allowed += reply["ok"] == 1
             if reply["ok"] == 1 or reply.get("code") == 13:
                 told[next(iter(command)), reply["ok"] == 1] += 1

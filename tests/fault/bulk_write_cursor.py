@@ -1,7 +1,5 @@
 """A part of access_run.py: whose the results of a bulkWrite are."""
 
-import struct
-
 import bson
 from bson.int64 import Int64
 
@@ -15,13 +13,8 @@ def of_bulk_write(server, name, beside, check, log_in, password):
     ops = [{"insert": 0, "document": {}}, {"update": 1, "filter": {}, "updateMods": {"$set": {"x": 1}}, "upsert": True}]
     arrays = {"nsInfo": [{"ns": "shop.c"}, {"ns": "shop.d"}], "ops": ops + [{"delete": 1, "filter": {}}] * 5}
     body = {"bulkWrite": 1, "cursor": {"batchSize": 1}, "$db": "admin", **({} if beside else arrays)}
-    data = struct.pack("<I", 0) + b"\0" + bson.encode(body)
-    for field, documents in arrays.items() if beside else ():
-        part = field.encode() + b"\0" + b"".join(map(bson.encode, documents))
-        data += b"\1" + struct.pack("<i", len(part) + 4) + part
-    client.sock.sendall(struct.pack("<iiii", 16 + len(data), 0, 0, 2013) + data)
-    size = struct.unpack("<iiii", client._read(16))[0]
-    reply = bson.decode(client._read(size - 16)[5:])
+    client.send(bson.encode(body), **(arrays if beside else {}))
+    reply = client.reply()
     check(reply["ok"] == 1 and reply["nInserted"] == 1 and reply["cursor"]["id"], f"a bulkWrite: {reply}")
 
     def more():

@@ -132,11 +132,8 @@ def commands(left_out=LEFT_OUT):
 
 
 def send(client, body):
-    client.request += 1
-    payload = struct.pack("<I", 0) + b"\0" + body
-    client.sock.sendall(struct.pack("<iiii", 16 + len(payload), client.request, 0, 2013) + payload)
-    size = struct.unpack("<iiii", client._read(16))[0]
-    return bson.decode(client._read(size - 16)[5:])
+    client.send(body)
+    return client.reply()
 
 
 class Server:

@@ -4,7 +4,7 @@ and the data of clients that redactClientLogData takes out of the log.
 The last line says "N passed, N failed".
 """
 
-import base64, datetime, json, os, re, resource, shutil, signal, socket, struct, subprocess, tempfile
+import base64, datetime, json, os, re, resource, shutil, signal, socket, subprocess, tempfile
 import urllib.error, urllib.request
 from pathlib import Path
 
@@ -371,16 +371,6 @@ class Marks:
             check(not seen, f"{what}: nothing of {len(self.sent)} commands in {place}, but {len(seen)}: {first}")
 
 
-def send_beside(client, body, **sequences):
-    """Sends a command whose arrays are beside its body, as drivers send them, and reads no reply."""
-    data = struct.pack("<I", 0) + b"\0" + bson.encode(body)
-    for name, documents in sequences.items():
-        part = name.encode() + b"\0" + b"".join(map(bson.encode, documents))
-        data += b"\1" + struct.pack("<i", len(part) + 4) + part
-    client.request += 1
-    client.sock.sendall(struct.pack("<iiii", 16 + len(data), client.request, 0, 2013) + data)
-
-
 def running_ones(s, root, marks, place, uuid):
     """Commands that run, as currentOp shows them."""
     k = marks.new()
@@ -408,7 +398,7 @@ def running_ones(s, root, marks, place, uuid):
         who = {"application": {"name": "blocked"}, "driver": {"name": "d", "version": "1"}, "os": {"type": "Linux"}}
         c.command("admin", {"hello": 1, "client": who})
         log_in(s.port, "root", PASSWORD, client=c)
-        send_beside(c, {**body, "$db": "admin"}, **sequences)
+        c.send(bson.encode({**body, "$db": "admin"}), **sequences)
         clients.append(c)
     stage = lambda **more: {"$currentOp": {"allUsers": True, **more}}
     run = lambda: list(root.admin.aggregate([stage(), {"$match": {"appName": "blocked", "active": True}}]))
@@ -561,7 +551,8 @@ def cursors():
             beside = {"nsInfo": [{"ns": "admin.system.users"}]}
             if "ops" not in inside:
                 beside["ops"] = [{"delete": 0, "filter": {"x": "none"}}]
-            send_beside(client, {"bulkWrite": 1, **inside, "cursor": {"batchSize": 0}, "$db": "admin"}, **beside)
+            body = {"bulkWrite": 1, **inside, "cursor": {"batchSize": 0}, "$db": "admin"}
+            client.send(bson.encode(body), **beside)
             client.command("admin", {"ping": 1})  # behind the other reply
             idle = db.aggregate([{"$currentOp": {"idleCursors": True}}, {"$match": {"type": "idleCursor"}}])
             ids = [o["cursor"]["cursorId"] for o in idle if "bulkWrite" in o["cursor"]["originatingCommand"]]

@@ -86,9 +86,20 @@ class Client:
     def command(self, db, doc):
         doc = dict(doc)
         doc.setdefault("$db", db)
+        self.send(bson.encode(doc, codec_options=CODEC))
+        return self.reply()
+
+    def send(self, body, **sequences):
+        """A command in BSON, and lists of documents beside it, as drivers send them; reads no reply."""
+        data = struct.pack("<I", 0) + b"\0" + body
+        for name, documents in sequences.items():
+            part = name.encode() + b"\0" + b"".join(bson.encode(d, codec_options=CODEC) for d in documents)
+            data += b"\1" + struct.pack("<i", len(part) + 4) + part
         self.request += 1
-        body = struct.pack("<I", 0) + b"\0" + bson.encode(doc, codec_options=CODEC)
-        self.sock.sendall(struct.pack("<iiii", 16 + len(body), self.request, 0, 2013) + body)
+        self.sock.sendall(struct.pack("<iiii", 16 + len(data), self.request, 0, 2013) + data)
+
+    def reply(self):
+        """To what was sent last."""
         answered = None
         while answered != self.request:  # before it may come what was given up when its time was over
             size, _, answered, op = struct.unpack("<iiii", self._read(16))
