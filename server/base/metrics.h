@@ -64,6 +64,11 @@ struct ServerMetrics {
   struct {
     Counter write_conflicts, scan_and_order, killed_ops, timed_out, disconnected;
   } operation;
+  /// Waits for more members than the majority that each write waits for; `default_`: of a write
+  /// concern that the client did not send.
+  struct {
+    Counter waits, wait_micros, wait_timeouts, default_unsatisfiable, default_timeouts;
+  } write_concern;
   Counter retried_commands, retried_statements;  ///< of retryable writes
   BatchedDeleteMetrics batched_deletes;
   TtlMetrics ttl;

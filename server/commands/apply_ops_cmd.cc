@@ -93,7 +93,14 @@ Result<void> ApplyTo(WriteCommand& write, const OplogEntry& e, BsonView o, bool 
   return Ok();
 }
 
-Result<void> ApplyWrite(CommandContext& ctx, const OplogEntry& e, bool upsert) {
+/// What the command says of all its entries, and what came of them.
+struct Progress {
+  bool upsert = true, bypass_validation = true;
+  std::vector<bool> results;
+};
+
+Result<void> ApplyWrite(CommandContext& ctx, const OplogEntry& e, const Progress& progress) {
+  const bool upsert = progress.upsert;
   std::string db(e.db), collection(e.collection);
   MAYFLY_TRY(ValidateNamespace(db, collection));
   if (e.uuid) {
@@ -114,7 +121,7 @@ Result<void> ApplyWrite(CommandContext& ctx, const OplogEntry& e, bool upsert) {
                        JoinNamespace(e.db, e.collection)};
   }
   WriteCommand write(WriteServicesOf(ctx.data), ctx.op, db, collection);
-  write.set_bypass_validation(true);  // it was valid where it was written
+  write.set_bypass_validation(progress.bypass_validation);
   write.set_keep_empty_timestamps(true);
   write.set_restores_buckets(true);
   MAYFLY_TRY(write.Open());
@@ -211,11 +218,6 @@ Awaitable<Result<void>> ApplyCommand(CommandContext& ctx, const OplogEntry& e) {
   co_return done;
 }
 
-struct Progress {
-  bool upsert = true;
-  std::vector<bool> results;
-};
-
 Awaitable<Result<void>> ApplyAll(CommandContext& ctx, const std::vector<OplogEntry>& entries,
                                  Progress& progress, bool nested) {
   for (const OplogEntry& e : entries) {
@@ -225,7 +227,7 @@ Awaitable<Result<void>> ApplyAll(CommandContext& ctx, const std::vector<OplogEnt
       if (!e.nested.empty()) done = co_await ApplyAll(ctx, e.nested, progress, true);
       if (done) done = co_await ApplyCommand(ctx, e);
     } else if (e.kind != OplogEntry::Kind::kNoop) {
-      done = ApplyWrite(ctx, e, progress.upsert);
+      done = ApplyWrite(ctx, e, progress);
     }
     if (!nested) progress.results.push_back(done.has_value());
     if (!done) co_return done;
@@ -250,8 +252,8 @@ Awaitable<Result<void>> RunApplyOps(CommandContext& ctx, const CommandRequest& r
   if (in.BoolOr("allowAtomic", false))
     in.Fail({ErrorCode::kNotImplemented,
              "applyOps applies entry by entry on this server: leave out allowAtomic"});
-  // mongorestore says it; entries were valid where they were written, and no validator is asked.
-  in.OptBool("bypassDocumentValidation");  // unused: entries were valid where they were written
+  // Entries were valid where they were written: without a word, no validator is asked.
+  progress.bypass_validation = in.LooseBoolOr("bypassDocumentValidation", true);
   in.NotSupported("preCondition");
   in.NotSupported("oplogApplicationMode");
   MAYFLY_CO_TRY(in.Finish());

@@ -379,6 +379,16 @@ void Metrics(ServerContext& s, Operation& op, BsonBuilder& r) {
     c.Append("returned", m.documents.returned.Get()).Append("updated", m.documents.updated.Get());
   }
   {
+    BsonBuilder c = d.OpenDocument("getLastError");
+    c.OpenDocument("wtime")
+        .Append("num", m.write_concern.waits.Get())
+        .Append("totalMillis", m.write_concern.wait_micros.Get() / 1000);
+    c.Append("wtimeouts", m.write_concern.wait_timeouts.Get());
+    c.OpenDocument("default")
+        .Append("unsatisfiable", m.write_concern.default_unsatisfiable.Get())
+        .Append("wtimeouts", m.write_concern.default_timeouts.Get());
+  }
+  {
     BsonBuilder c = d.OpenDocument("operation");
     c.Append("killedDueToClientDisconnect", m.operation.disconnected.Get());
     c.Append("killedDueToMaxTimeMSExpired", m.operation.timed_out.Get());

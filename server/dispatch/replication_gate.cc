@@ -507,7 +507,12 @@ Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply) {
   target.w = wc.w;
   target.mode = wc.mode;
   target.journal = wc.journal;
+  auto& counts = ctx.data.metrics().write_concern;
   auto fail = [&](ErrorCode code, std::string_view message, bool timed_out) {
+    if (timed_out) counts.wait_timeouts.Add();
+    if (timed_out && !wc.given) counts.default_timeouts.Add();
+    if (code == ErrorCode::kUnsatisfiableWriteConcern && !wc.given)
+      counts.default_unsatisfiable.Add();
     {
       BsonBuilder e = reply.OpenDocument("writeConcernError");
       e.Append("code", static_cast<int32_t>(code)).Append("codeName", ErrorCodeName(code));
@@ -526,6 +531,17 @@ Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply) {
     fail(known.error().code, known.error().message, false);
     co_return;
   }
+  /// Counted however it ends.
+  struct Waits {
+    CommandContext& ctx;
+    const bool counts;
+    const int64_t began = ctx.data.clock().MonotonicMicros();
+    ~Waits() {
+      if (!counts) return;
+      ctx.data.metrics().write_concern.waits.Add();
+      ctx.data.metrics().write_concern.wait_micros.Add(ctx.data.clock().MonotonicMicros() - began);
+    }
+  } waits{.ctx = ctx, .counts = !wc.majority && (wc.w > 1 || !wc.mode.empty())};
   constexpr std::string_view kTimedOut = "waiting for replication timed out";
   const int64_t deadline = ctx.op.commit_deadline_micros;
   if (ctx.op.commit_timed_out) {

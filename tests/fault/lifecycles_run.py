@@ -394,6 +394,11 @@ def concerns():
         check(
             [insert(7, w=4), insert(8, w=50)] == [100, 100], "more than there are members: 100, and the write is done"
         )
+        counted = p.client.admin.command("serverStatus")["metrics"]["getLastError"]
+        # w: 3 twice and w: 2; a majority is part of the write, and what cannot be met is not waited for.
+        check(counted["wtime"]["num"] == 3 and counted["wtime"]["totalMillis"] >= 0, f"waits are counted: {counted}")
+        check(counted["wtimeouts"] == 1, f"and those that were in vain: {counted}")
+        check(counted["default"] == {"unsatisfiable": 0, "wtimeouts": 0}, f"none is of the default: {counted}")
         # The primary goes while a retryable write waits for the third: done, not as asked, and safe to ask for again.
         write = {
             "insert": "c",
