@@ -7,8 +7,8 @@
 namespace mayfly {
 
 /// The definitions of a database's views and time series, as the documents of its `system.views`:
-/// {_id: "db.view", viewOn, pipeline}, in the order of the names. Nothing is stored for it, and what
-/// it shows is always the present, because the catalog has no other. Threads: any.
+/// {_id: "db.view", viewOn, pipeline}, in the order of the names. Nothing is stored for it, and it
+/// shows the present, also to reads of an earlier time. Threads: any.
 class ViewRows final : public RecordSource {
  public:
   /// `catalog` must outlive it.
