@@ -35,6 +35,16 @@ inline bool IsAllDigits(std::string_view s) {
   return true;
 }
 
+/// Whether a part of the path is a number: a position in an array, or a field's name.
+inline bool HasNumericPart(std::string_view path) {
+  while (true) {
+    const size_t dot = path.find('.');
+    if (IsAllDigits(path.substr(0, dot))) return true;
+    if (dot == std::string_view::npos) return false;
+    path.remove_prefix(dot + 1);
+  }
+}
+
 /// Calls `f(value, position)` for what a predicate at the end of a path sees: with `leaf_arrays`
 /// each element of an array there, then the array itself. `position`: index in the outermost array
 /// whose elements were tried one by one, or -1. Stops when `f` returns true, and returns that.

@@ -173,17 +173,6 @@ std::optional<PredicateBounds> NotBounds(const MatchExpression& e, bool multikey
   return bounds;
 }
 
-/// A number in a path is either a position in an array or a field name. The bounds then cover both
-/// meanings, and the document decides.
-bool HasNumericPart(std::string_view path) {
-  while (true) {
-    size_t dot = path.find('.');
-    if (match::IsAllDigits(path.substr(0, dot))) return true;
-    if (dot == std::string_view::npos) return false;
-    path.remove_prefix(dot + 1);
-  }
-}
-
 void Collect(const MatchExpression& e, const MatchExpression* clause, const std::string& prefix,
              const MatchExpression* elem, size_t elem_path, std::vector<PathPredicate>* out) {
   switch (e.kind) {
@@ -314,8 +303,9 @@ std::optional<PredicateBounds> BoundsOf(const MatchExpression& e, bool multikey)
       break;
   }
   if (r && r->exact) {
+    // The bounds cover both meanings of a number in a path, and the document decides.
     std::string_view path = e.kind == MatchKind::kNot ? e.children[0]->path : e.path;
-    if (HasNumericPart(path)) r->exact = false;
+    if (match::HasNumericPart(path)) r->exact = false;
   }
   return r;
 }
@@ -473,7 +463,7 @@ bool Implies(const std::vector<const MatchExpression*>& clauses, const MatchExpr
     if (!wanted) return false;
     // $type is exact here: every value of the class satisfies it. A class of several types, like
     // the numbers, counts only when all of its types are asked for.
-    bool whole_class = partial.kind == MatchKind::kType && !HasNumericPart(partial.path);
+    bool whole_class = partial.kind == MatchKind::kType && !match::HasNumericPart(partial.path);
     if (whole_class) {
       const auto& t = partial.extra->types;
       auto has = [&](BsonType x) { return t[static_cast<uint8_t>(x)]; };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "query/match/match_internal.h"
 #include "query/plan/index_plan_kind.h"
 #include "storage/keys/key_encoding.h"
 
@@ -68,6 +69,8 @@ std::optional<Choice> Serve(PlannerInput& in, const DistinctWish& wish, const In
     return c;
   }
   if (!c.access.safe || c.access.multikey != 0) return std::nullopt;
+  // "a.0" has the key 5 for {a: [5]} and for {a: {"0": 5}}. The expression "$a.0" has [] and 5.
+  if (match::HasNumericPart(wish.path)) return std::nullopt;
   for (size_t i = 0; i < c.field; ++i)
     if (!c.access.bounds.fields[i].IsPoint()) return std::nullopt;
   SortProvision order = OrderWithin(*index, c.field, in.sort);

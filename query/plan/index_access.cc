@@ -30,17 +30,6 @@ bool MayCombine(const PathPredicate& a, const PathPredicate& b) {
          FirstPart(std::string_view(b.path).substr(b.elem_match_path + 1));
 }
 
-/// Whether a part of the path is a number, which may be a position in an array.
-bool HasArrayPosition(std::string_view path) {
-  while (!path.empty()) {
-    const size_t dot = path.find('.');
-    const std::string_view part = path.substr(0, dot);
-    if (part.find_first_not_of("0123456789") == std::string_view::npos) return true;
-    path.remove_prefix(dot == std::string_view::npos ? path.size() : dot + 1);
-  }
-  return false;
-}
-
 struct Chosen {
   const PathPredicate* predicate = nullptr;
   bool multikey = false;
@@ -66,7 +55,7 @@ IndexAccess OrdinaryAccess(const IndexInfoPtr& index, uint64_t multikey_fields,
     // then null, although the document does not match {"a.0.b": null}. So the negation of null
     // gives no bounds here.
     bool multikey =
-        (access.multikey >> std::min<size_t>(i, 63) & 1) || HasArrayPosition(index->fields[i].path);
+        (access.multikey >> std::min<size_t>(i, 63) & 1) || match::HasNumericPart(index->fields[i].path);
     bool exists = false, bounded = false, whole = false;
     if (!multikey) {
       for (const auto& p : predicates) {

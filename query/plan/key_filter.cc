@@ -40,12 +40,7 @@ size_t FieldAt(const IndexInfo& index, uint64_t multikey, std::string_view path)
     if (index.fields[i].path != path) continue;
     if ((multikey >> std::min<size_t>(i, 63) & 1) != 0) return kNoField;
     // "a.0" reaches into an array without making the index multikey.
-    for (std::string_view rest = path;;) {
-      const size_t dot = rest.find('.');
-      if (match::IsAllDigits(rest.substr(0, dot))) return kNoField;
-      if (dot == std::string_view::npos) return i;
-      rest.remove_prefix(dot + 1);
-    }
+    return match::HasNumericPart(path) ? kNoField : i;
   }
   return kNoField;
 }

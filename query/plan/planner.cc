@@ -7,6 +7,7 @@
 
 #include "protocol/bson_compare.h"
 #include "query/expression/parse_work.h"
+#include "query/match/match_internal.h"
 
 namespace mayfly {
 namespace {
@@ -536,6 +537,8 @@ bool CanCover(const PlannerInput& in, const IndexInfo& index, uint64_t multikey)
       needs.record_id || needs.paths.empty())
     return false;
   return std::all_of(needs.paths.begin(), needs.paths.end(), [&](const std::string& path) {
+    // A number is a position for an index on "a.0", but only a field's name for a projection.
+    if (match::HasNumericPart(path)) return false;
     return std::any_of(fields.begin(), fields.end(),
                        [&](const IndexField& f) { return f.path == path; });
   });

@@ -399,6 +399,7 @@ INDEXES = [
     {"c": 1, "a.b": -1},
     {"a.b": 1, "a.c": 1},
     {"a.b.0": 1},
+    {"c": 1, "a.0": 1},
 ]
 
 
@@ -528,6 +529,18 @@ def ask_values(client, db, r, found, f):
         raise Difference(f"{pipeline}: {got}, of {list(keys)}")
 
 
+def ask_paths(client, db, r, f):
+    """Projections and groups on paths through arrays: as without an index, since projections and expressions have rules
+    of their own there."""
+    path = r.choice(FIELDS)
+    find = {"find": "q", "filter": f, "projection": {path: 1, "_id": 0}}
+    group = {"aggregate": "q", "pipeline": [{"$match": f}, {"$group": {"_id": "$" + path}}], "cursor": {}}
+    for command in (find, group):
+        got, want = documents(client, db, command), documents(client, db, {**command, "hint": {"$natural": 1}})
+        if isinstance(got, dict) or sorted(map(canon, got)) != sorted(map(canon, want)):
+            raise Difference(f"{command}: {got}, without an index {want}")
+
+
 def ask_first(client, db, r, docs, found, f):
     """The first or last document of each value, in an order."""
     field, other = r.sample(["a", "b", "c"], 2)
@@ -629,6 +642,7 @@ def ask(client, db, r, docs, indexes):
         check_answer(f"aggregate {f}", got, want, docs)
         ask_counts(client, db, r, docs, indexes, f, want)
         ask_values(client, db, r, [docs[i] for i in want], f)
+        ask_paths(client, db, r, f)
         ask_first(client, db, r, docs, [docs[i] for i in want], f)
         ask_renamed(client, db, r, docs)
     except Difference as e:
