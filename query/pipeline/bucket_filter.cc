@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "protocol/bson_compare.h"
 #include "protocol/instant.h"
+#include "query/pipeline/bucket_test.h"
 
 namespace mayfly {
 namespace {
@@ -74,6 +76,8 @@ class Converter {
           AddDisjunction(e.value.Document(), depth, out);
         else if (e.name == shape_.fields.time)
           AddTimes(e.value, out);
+        else if (IsIndexed(e.name))
+          AddMeasured(e, out);
         else if (e.name == "$expr" && e.value.IsDocument())
           AddExpression(e.value.Document(), depth, out);
       }
@@ -150,6 +154,106 @@ class Converter {
       AtLeast(t, op.name == "$gt", range);
     if (op.name == "$eq" || op.name == "$lte" || op.name == "$lt")
       AtMost(t, op.name == "$lt", range);
+  }
+
+  bool IsIndexed(std::string_view field) const {
+    return std::find(shape_.indexed.begin(), shape_.indexed.end(), field) != shape_.indexed.end();
+  }
+
+  /// The values that a condition on a measurement lets pass, in the order of all types; missing: no
+  /// bound.
+  struct ValueRange {
+    BsonValue least, greatest;
+    bool least_open = false, greatest_open = false;
+
+    void AtLeast(BsonValue v, bool open) {
+      const int order = least.missing() ? 1 : CompareValues(v, least);
+      if (order < 0) return;
+      least_open = open || (order == 0 && least_open);
+      least = v;
+    }
+    void AtMost(BsonValue v, bool open) {
+      const int order = greatest.missing() ? -1 : CompareValues(v, greatest);
+      if (order > 0) return;
+      greatest_open = open || (order == 0 && greatest_open);
+      greatest = v;
+    }
+    void Narrow(const BsonElement& op) {
+      if (op.name == "$in" && op.value.IsArray() && !op.value.Document().empty()) {
+        BsonValue low, high;
+        for (const BsonElement& e : op.value.Document()) {
+          if (!HasOrder(e.value)) return;
+          if (low.missing() || CompareValues(e.value, low) < 0) low = e.value;
+          if (high.missing() || CompareValues(e.value, high) > 0) high = e.value;
+        }
+        AtLeast(low, false);
+        AtMost(high, false);
+      }
+      if (!HasOrder(op.value)) return;
+      if (op.name == "$eq" || op.name == "$gte" || op.name == "$gt")
+        AtLeast(op.value, op.name == "$gt");
+      if (op.name == "$eq" || op.name == "$lte" || op.name == "$lt")
+        AtMost(op.value, op.name == "$lt");
+    }
+  };
+
+  /// A value that matches is not below the bucket's least and not above its greatest value, whatever
+  /// types the others have: these are compared as `$expr` does, for which the planner has bounds.
+  /// Only an array matches by a value within it, so a bucket that may have one passes, too.
+  void AddMeasured(const BsonElement& e, std::vector<BsonDocument>& out) {
+    ValueRange range;
+    if (HasOrder(e.value)) {
+      range.least = range.greatest = e.value;
+    } else if (e.value.IsDocument()) {
+      for (const BsonElement& op : e.value.Document()) range.Narrow(op);
+    }
+    if ((range.least.missing() && range.greatest.missing()) || ++measured_ > kMaxMeasuredConditions)
+      return;
+    const std::string path(e.name);
+    // Each match has a value. With this an index is of use that begins with the other side.
+    // bounded: by kMaxMeasuredConditions
+    out.push_back(BuildBson(
+        [&](BsonBuilder& b) { b.OpenDocument("control.min." + path).Append("$exists", true); }));
+    if (!range.least.missing())
+      out.push_back(Bound(path, "max", range.least_open ? "$gt" : "$gte", range.least));
+    if (!range.greatest.missing())
+      out.push_back(Bound(path, "min", range.greatest_open ? "$lt" : "$lte", range.greatest));
+  }
+
+  static void AppendComparison(const std::string& path, std::string_view side, std::string_view op,
+                               BsonValue v, BsonBuilder& out) {
+    BsonArrayBuilder both = out.OpenArray(op);
+    both.Append("$control." + std::string(side) + "." + path);
+    both.OpenDocument().Append("$literal", v);
+  }
+
+  static BsonDocument Bound(const std::string& path, std::string_view side, std::string_view op,
+                            BsonValue v) {
+    // A bucket with an array has a greatest value that is not below the arrays, and a least one that
+    // is not above them: where that is within the bound anyway, the bound alone decides.
+    const bool below = CanonicalTypeOrder(v.type()) < CanonicalTypeOrder(BsonType::kArray);
+    return BuildBson([&](BsonBuilder& b) {
+      BsonBuilder expr = b.OpenDocument("$expr");
+      if (below == (side == "max")) return AppendComparison(path, side, op, v, expr);
+      BsonArrayBuilder any = expr.OpenArray("$or");
+      {
+        BsonBuilder bound = any.OpenDocument();
+        AppendComparison(path, side, op, v, bound);
+      }
+      // Documents come before the arrays, binary data behind them.
+      const BsonDocument ends = BuildBson([](BsonBuilder& d) {
+        d.OpenDocument("d");
+        d.AppendBinary("b", 0, "");
+      });
+      BsonBuilder array = any.OpenDocument();
+      BsonArrayBuilder all = array.OpenArray("$and");
+      {
+        BsonBuilder greatest = all.OpenDocument();
+        AppendComparison(path, "max", "$gte", ends.view()["d"], greatest);
+      }
+      BsonBuilder least = all.OpenDocument();
+      AppendComparison(path, "min", "$lt", ends.view()["b"], least);
+    });
   }
 
   /// A bucket from `floor` on has points in [floor, floor + span), none later than control.max.
@@ -312,6 +416,7 @@ class Converter {
 
  private:
   const SeriesShape& shape_;
+  int measured_ = 0;  ///< conditions on measurements so far
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "protocol/bson_builder.h"
 #include "protocol/bson_view.h"
@@ -18,6 +19,9 @@ struct SeriesShape {
   /// Whether points may have dates whose seconds do not fit the `_id` of their bucket: before 1970
   /// or after 2038.
   bool extended_range = false;
+  /// Measured fields (no dots) that an index on `control.min` and `control.max` has: a filter gets
+  /// conditions on these.
+  std::vector<std::string> indexed = {};
 };
 
 /// `path` with its beginning `from`, a field, replaced by `to`. Nothing if it begins otherwise.
@@ -28,9 +32,13 @@ std::optional<std::string> MovedPath(std::string_view from, std::string_view to,
 bool AppendMovedFilter(std::string_view from, std::string_view to, BsonView filter,
                        BsonBuilder& out);
 
+/// The most conditions on measurements that one filter becomes: each is several times as long as
+/// that of the client.
+inline constexpr int kMaxMeasuredConditions = 100;
+
 /// Turns a filter on points into one that each bucket with a match passes: conditions on the
 /// metaField as they are, those on dates of the timeField as bounds of `control.min`, `control.max`
-/// and `_id`. `exact`: all points of a bucket that passes match (the filter asks for the metaField
+/// and `_id`, comparisons of indexed fields as bounds of `control.min` and `control.max`. `exact`: all points of a bucket that passes match (the filter asks for the metaField
 /// alone). Nothing if the filter has no such condition.
 struct BucketFilter {
   BsonDocument filter;

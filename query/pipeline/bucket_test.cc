@@ -28,26 +28,6 @@ struct Known {
   bool always = false;  ///< every point has a value
 };
 
-/// Scalars whose order is that of comparisons, and which equal nothing of another class.
-bool HasOrder(BsonValue v) {
-  switch (v.type()) {
-    case BsonType::kInt32:
-    case BsonType::kInt64:
-    case BsonType::kDouble:
-    case BsonType::kDecimal128:
-    case BsonType::kString:
-    case BsonType::kSymbol:
-    case BsonType::kBinary:
-    case BsonType::kObjectId:
-    case BsonType::kBool:
-    case BsonType::kDate:
-    case BsonType::kTimestamp:
-      return true;
-    default:
-      return false;
-  }
-}
-
 /// Whether `a` is of a class that comes before that of `b`.
 bool Below(BsonValue a, BsonValue b) {
   return CanonicalTypeOrder(a.type()) < CanonicalTypeOrder(b.type());
@@ -265,6 +245,25 @@ class Tester {
 };
 
 }  // namespace
+
+bool HasOrder(BsonValue v) {
+  switch (v.type()) {
+    case BsonType::kInt32:
+    case BsonType::kInt64:
+    case BsonType::kDouble:
+    case BsonType::kDecimal128:
+    case BsonType::kString:
+    case BsonType::kSymbol:
+    case BsonType::kBinary:
+    case BsonType::kObjectId:
+    case BsonType::kBool:
+    case BsonType::kDate:
+    case BsonType::kTimestamp:
+      return true;
+    default:
+      return false;
+  }
+}
 
 bool ExtremesOfField(BsonView bucket, std::string_view field, BsonValue* least,
                      BsonValue* greatest) {

@@ -20,6 +20,10 @@ enum class BucketVerdict : uint8_t { kNone, kSome, kAll };
 Result<BucketVerdict> TestBucket(const MatchExpression& match, BsonView bucket,
                                  const SeriesFields& fields, EvalContext* eval);
 
+/// Scalars whose order is that of comparisons, and which equal nothing of another class: neither
+/// null, arrays, documents and patterns, nor MinKey and MaxKey.
+bool HasOrder(BsonValue v);
+
 /// The least and greatest value of a field (no dots) over the points of a bucket, from `control`;
 /// both missing if no point has it. False if `control` does not tell: of several classes, arrays,
 /// documents, null, and of the time, whose least value is not there. Threads: any.

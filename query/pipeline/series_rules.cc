@@ -1,5 +1,7 @@
 #include "query/pipeline/series_rules.h"
 
+#include <algorithm>
+
 #include "query/pipeline/bounded_sort.h"
 #include "query/pipeline/bucket_filter.h"
 #include "query/pipeline/edge_stage.h"
@@ -9,6 +11,15 @@
 namespace mayfly {
 namespace {
 
+/// Whether stage `i` is a sort by time: it wants the buckets in the order of their lower bounds,
+/// which an index on a measurement does not have.
+bool SortsByTime(const std::vector<StagePtr>& stages, size_t i, const SeriesShape& shape) {
+  auto* sort = i < stages.size() ? dynamic_cast<PipelineSort*>(stages[i].get()) : nullptr;
+  return sort != nullptr &&
+         std::any_of(sort->pattern().parts().begin(), sort->pattern().parts().end(),
+                     [&](const auto& part) { return part.path == shape.fields.time; });
+}
+
 /// Moves the filter after stage `i`, which unpacks. Returns the unpack stage's new place.
 Result<size_t> MoveFilter(std::vector<StagePtr>& stages, size_t i, PipelineContext& context,
                           VariableScope& scope) {
@@ -17,8 +28,11 @@ Result<size_t> MoveFilter(std::vector<StagePtr>& stages, size_t i, PipelineConte
   if (match == nullptr || unpack->filtered()) return i;
   std::vector<BsonDocument> all, before, behind;
   SplitConjuncts(match->filter(), all);
+  SeriesShape shape = unpack->shape();
+  if (SortsByTime(stages, i + 2, shape)) shape.indexed.clear();
   for (BsonDocument& conjunct : all) {
-    std::optional<BucketFilter> of_buckets = FilterOfBuckets(conjunct, unpack->shape());
+    if (before.size() > kMaxMeasuredConditions) shape.indexed.clear();
+    std::optional<BucketFilter> of_buckets = FilterOfBuckets(conjunct, shape);
     // bounded: by the filter, which is parsed
     if (of_buckets) before.push_back(std::move(of_buckets->filter));
     // bounded: by the filter
@@ -56,7 +70,7 @@ void BoundSort(std::vector<StagePtr>& stages, size_t i, PipelineContext& context
       std::make_unique<BoundedSortStage>(context, sort->pattern(), sort->limit(), *unpack);
 }
 
-/// A $group behind stage `i`, which unpacks, that needs less than the points.
+/// A $group or $count behind stage `i`, which unpacks, that needs less than the points.
 void SummarizeBuckets(std::vector<StagePtr>& stages, size_t i, VariableScope& scope) {
   auto* unpack = dynamic_cast<UnpackStage*>(stages[i].get());
   std::vector<SummaryField> fields;

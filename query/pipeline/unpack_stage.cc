@@ -34,6 +34,10 @@ void UnpackStage::Serialize(BsonBuilder& out) const {
   if (!shape_.fields.meta.empty()) spec.Append("metaField", shape_.fields.meta);
   if (shape_.max_span_seconds > 0) spec.Append("bucketMaxSpanSeconds", shape_.max_span_seconds);
   if (shape_.extended_range) spec.Append("usesExtendedRange", true);
+  if (!shape_.indexed.empty()) {
+    BsonArrayBuilder indexed = spec.OpenArray("indexedFields");
+    for (const std::string& field : shape_.indexed) indexed.Append(field);
+  }
   bool some = false;
   for (const Hides& h : rules_) {
     if (!h.match) spec.Append("hideThrough", h.through);
@@ -341,9 +345,9 @@ Result<bool> ParseHideOf(BsonValue list, std::vector<UnpackStage::Hides>& out) {
 
 }  // namespace
 
-/// {timeField, metaField, bucketMaxSpanSeconds, usesExtendedRange, hideThrough, hideOf}: points
-/// with a time up to the last are past their own deadline, though their bucket still stands;
-/// `hideOf`, of some buckets: [{filter, through}, …].
+/// {timeField, metaField, bucketMaxSpanSeconds, usesExtendedRange, indexedFields, hideThrough,
+/// hideOf}: points with a time up to `hideThrough` are past their own deadline, though their bucket
+/// still stands; `hideOf`, of some buckets: [{filter, through}, …].
 Result<void> ParseUnpackStage(StageParser& p, BsonValue spec) {
   auto bad = [](std::string why) {
     return Error{ErrorCode::kFailedToParse, "$_internalUnpackBucket " + std::move(why)};
@@ -366,7 +370,16 @@ Result<void> ParseUnpackStage(StageParser& p, BsonValue spec) {
     else if (e.name == "bucketMaxSpanSeconds" && e.value.ExactInt64(&seconds) && seconds > 0 &&
              seconds <= kMaxBucketSpanSeconds)
       shape.max_span_seconds = seconds;
-    else if (e.name == "hideOf") {
+    else if (e.name == "indexedFields" && e.value.IsArray()) {
+      for (const BsonElement& field : e.value.Document()) {
+        // No path, and no variable: they stand in expressions.
+        if (!field.value.IsString() || field.value.String().empty() ||
+            field.value.String().find_first_of(std::string_view(".$\0", 3)) !=
+                std::string_view::npos)
+          return bad("takes 'indexedFields' as a list of names without dots and dollars");
+        shape.indexed.emplace_back(field.value.String());  // bounded: by the stage
+      }
+    } else if (e.name == "hideOf") {
       MAYFLY_TRY(const bool fits, ParseHideOf(e.value, hides));
       if (!fits) return bad("takes 'hideOf' as a list of filters and dates");
     } else

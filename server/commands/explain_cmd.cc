@@ -111,10 +111,7 @@ Result<void> ExplainSeriesWrite(const Explained& e, const ExplainedWrite& w,
     std::optional<BsonDocument> moved = BucketMetaFilter(options, w.filter);
     if (!moved) return refused("an update by a field that is not the metaField");
     filter = std::move(*moved);
-  } else if (std::optional<BucketFilter> moved =
-                 FilterOfBuckets(w.filter, {{options.time_field, options.meta_field},
-                                            options.max_span_seconds,
-                                            options.suspended})) {
+  } else if (std::optional<BucketFilter> moved = FilterOfBuckets(w.filter, ShapeOf(*spec.coll))) {
     filter = std::move(moved->filter);
     exact = moved->exact;
   }

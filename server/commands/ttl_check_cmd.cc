@@ -95,8 +95,7 @@ Result<std::optional<std::string>> FindBucket(CommandContext& ctx, const Collect
   ParseWork work(&ctx.op);
   MAYFLY_TRY(const MatchPtr match, ParseMatch(q, {.scope = &scope}));
   eval.variables.resize(static_cast<size_t>(scope.slots()));
-  const std::optional<BucketFilter> moved =
-      FilterOfBuckets(q, {fields, buckets->series->max_span_seconds, buckets->series->suspended});
+  const std::optional<BucketFilter> moved = FilterOfBuckets(q, ShapeOf(*buckets));
   HiddenPoints hidden;
   if (!include_expired)
     hidden = HiddenPointsOf(ctx.data.storage().expiry_policy(), *buckets, ctx.op.now);

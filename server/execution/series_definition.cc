@@ -1,10 +1,11 @@
 #include "server/execution/series_definition.h"
 
+#include <algorithm>
+
 #include "protocol/bson_compare.h"
 #include "protocol/extended_json.h"
 #include "protocol/shown_namespace.h"
 #include "protocol/system_names.h"
-#include "query/pipeline/bucket_filter.h"
 #include "query/plan/planner.h"
 #include "server/dispatch/arg_reader.h"
 #include "storage/catalog/expire_reads.h"
@@ -86,6 +87,28 @@ CollectionInfoPtr BucketsOf(Catalog& catalog, const CollectionInfo& series) {
   return buckets && buckets->is_buckets() ? buckets : nullptr;
 }
 
+SeriesShape ShapeOf(const CollectionInfo& buckets) {
+  constexpr std::string_view kLeastOf = "control.min.";
+  const SeriesOptions& series = *buckets.series;
+  SeriesShape shape{.fields = {series.time_field, series.meta_field},
+                    .max_span_seconds = series.max_span_seconds,
+                    .extended_range = series.suspended};
+  for (const IndexInfoPtr& i : buckets.indexes) {
+    // Where an array was, an entry has its elements, and no bounds are right for these conditions.
+    if (!IsUsable(*i) || i->is_multikey()) continue;
+    for (const IndexField& f : i->fields) {
+      if (!f.path.starts_with(kLeastOf)) continue;
+      std::string field = f.path.substr(kLeastOf.size());
+      if (field.empty() || field == series.time_field ||
+          field.find_first_of(".$") != std::string::npos ||
+          std::find(shape.indexed.begin(), shape.indexed.end(), field) != shape.indexed.end())
+        continue;
+      shape.indexed.push_back(std::move(field));  // bounded: by the indexes of a collection
+    }
+  }
+  return shape;
+}
+
 std::optional<Instant> HiddenPoints::Of(BsonView bucket) const {
   std::optional<Instant> out = through;
   for (const OfIndex& i : by_index)
@@ -124,6 +147,10 @@ BsonDocument SeriesReadPipeline(Catalog& catalog, const ExpiryPolicy& policy,
   if (buckets) {
     spec.Append("bucketMaxSpanSeconds", buckets->series->max_span_seconds);
     if (buckets->series->suspended) spec.Append("usesExtendedRange", true);
+    if (const SeriesShape shape = ShapeOf(*buckets); !shape.indexed.empty()) {
+      BsonArrayBuilder indexed = spec.OpenArray("indexedFields");
+      for (const std::string& field : shape.indexed) indexed.Append(field);
+    }
     const HiddenPoints hidden =
         include_expired ? HiddenPoints() : HiddenPointsOf(policy, *buckets, now);
     if (hidden.through) spec.Append("hideThrough", *hidden.through);

@@ -2,6 +2,7 @@
 #include <optional>
 #include <vector>
 
+#include "query/pipeline/bucket_filter.h"
 #include "server/dispatch/command.h"
 #include "storage/catalog/catalog.h"
 #include "storage/expiry/expiry_policy.h"
@@ -21,6 +22,10 @@ SpanOptions TakeSpanOptions(ArgReader& in);
 /// The buckets of a time series; null while they are not there, which a crash cannot leave.
 /// REQUIRES: is_series().
 CollectionInfoPtr BucketsOf(Catalog& catalog, const CollectionInfo& series);
+
+/// What filters on the buckets of a time series have to know of it: with the measured fields that an
+/// index has, which a query may use. REQUIRES: is_buckets().
+SeriesShape ShapeOf(const CollectionInfo& buckets);
 
 /// Which points of a time series are past their own deadline though their bucket still stands, for
 /// an operation with exact reads. Refers to the definition of the buckets.

@@ -409,9 +409,7 @@ Result<int64_t> WriteCommand::DeletePoints(const DeleteStatement& s, bool want_d
   BsonDocument moved_hint;
   MAYFLY_TRY(const BsonValue hint, BucketHint(*coll_, s.hint, &moved_hint));
   MAYFLY_TRY(std::shared_ptr<const MatchExpression> match, ParseFilter(s.filter));
-  const SeriesShape shape{FieldsOf(*coll_->series), coll_->series->max_span_seconds,
-                          coll_->series->suspended};
-  std::optional<BucketFilter> of_buckets = FilterOfBuckets(s.filter, shape);
+  std::optional<BucketFilter> of_buckets = FilterOfBuckets(s.filter, ShapeOf(*coll_));
   const BsonDocument filter = of_buckets ? std::move(of_buckets->filter) : BsonDocument();
   MAYFLY_TRY(std::shared_ptr<const MatchExpression> match_buckets, ParseFilter(filter));
   MAYFLY_TRY(std::unique_ptr<PlanExecutor> found,

@@ -255,6 +255,7 @@ INTERNAL = {
     "server/execution/point_groups.h kMaxPointsOfBucket": "the next bucket takes the rest",
     "server/execution/point_groups.h kMaxBytesOfBucket": "the next bucket takes the rest",
     "query/pipeline/bucket_filter.cc kMaxFilterDepth": "a deeper filter is asked of the points",
+    "query/pipeline/bucket_filter.h kMaxMeasuredConditions": "further conditions are asked of the points",
     "server/dispatch/redacted_command.cc kMaxValue": "what an error or log shows of a value",
     "query/expression/array_ops.cc kMaxFolded": "beyond it nothing is folded",
     "query/expression/element_text.cc": "what an error quotes of a value",

@@ -34,9 +34,10 @@ BucketVerdict Verdict(const std::vector<const char*>& points, const char* filter
   return TestBucket(*match.value(), bucket, kFields, nullptr).value();
 }
 
-std::string Filter(const char* filter, int64_t span = 60, bool extended = false) {
+std::string Filter(const char* filter, int64_t span = 60, bool extended = false,
+                   std::vector<std::string> indexed = {}) {
   const BsonDocument f = Json(filter);
-  const auto of_buckets = FilterOfBuckets(f, {kFields, span, extended});
+  const auto of_buckets = FilterOfBuckets(f, {kFields, span, extended, std::move(indexed)});
   if (!of_buckets) return "nothing";
   std::string text = ToRelaxedJson(of_buckets->filter);
   std::erase(text, ' ');
@@ -200,4 +201,81 @@ TEST_CASE("Filters on points as filters on buckets", "[bucket]") {
         R"({"$and":[{"control.min.t":{"$lte":{"$date":"1970-01-01T00:01:40Z"}}},)"
         R"({"_id":{"$lte":{"$oid":"00000064ffffffffffffffff"}}}]})");
   CHECK(Filter(R"({"t": {"$not": {"$lte": {"$date": {"$numberLong": "100000"}}}}})") == "nothing");
+}
+
+TEST_CASE("Comparisons of indexed measurements as bounds of buckets", "[bucket]") {
+  const auto indexed = [](const char* filter) { return Filter(filter, 60, false, {"v", "w"}); };
+  // The greatest value of a bucket with numbers and arrays is an array, so above the bound.
+  CHECK(indexed(R"({"v": {"$gt": 5}})") ==
+        R"({"$and":[{"control.min.v":{"$exists":true}},)"
+        R"({"$expr":{"$gt":["$control.max.v",{"$literal":5}]}}]})");
+  CHECK(indexed(R"({"v": {"$lt": true}})") ==
+        R"({"$and":[{"control.min.v":{"$exists":true}},)"
+        R"({"$expr":{"$lt":["$control.min.v",{"$literal":true}]}}]})");
+  // Its least value may be one, too, which is above, though 4 is in it.
+  CHECK(indexed(R"({"v": {"$lt": 5}})") ==
+        R"({"$and":[{"control.min.v":{"$exists":true}},)"
+        R"({"$expr":{"$or":[{"$lt":["$control.min.v",{"$literal":5}]},)"
+        R"({"$and":[{"$gte":["$control.max.v",{"$literal":{}}]},{"$lt":["$control.min.v",)"
+        R"({"$literal":{"$binary":{"base64":"","subType":"00"}}}]}]}]}}]})");
+  CHECK(indexed(R"({"v": {"$gte": 1, "$gt": 3, "$in": [2, "a"]}, "m": 1})") ==
+        R"({"$and":[{"control.min.v":{"$exists":true}},)"
+        R"({"$expr":{"$gt":["$control.max.v",{"$literal":3}]}},)"
+        R"({"$expr":{"$lte":["$control.min.v",{"$literal":"a"}]}},{"meta":1}]})");
+  for (const char* filter :
+       {R"({"v": null})", R"({"v": {"$ne": 5}})", R"({"v": {"$in": [1, null]}})",
+        R"({"v": {"$not": {"$gt": 5}}})", R"({"v.x": 5})", R"({"v": [1]})", R"({"v": {"a": 1}})",
+        R"({"v": {"$gt": {"$minKey": 1}}})", R"({"x": 5})", R"({"$or": [{"v": 5}, {"x": 1}]})"})
+    CHECK(indexed(filter) == "nothing");
+  // A very long filter does not become one that is several times as long.
+  std::string many = R"({"$and": [{"v": 1})";
+  for (int i = 0; i < 1000; ++i) many += R"(, {"v": 1})";
+  CHECK(indexed((many + "]}").c_str()).size() < 100'000);
+}
+
+TEST_CASE("A bucket with a match passes the bounds of an indexed field", "[bucket]") {
+  int excluded = 0, asked = 0;
+  CHECK(rc::check("no bucket with a match is left out", [&] {
+    RandomPoints random(*rc::gen::arbitrary<uint64_t>());
+    const size_t n = 1 + random.Below(4);
+    std::vector<BsonDocument> points;
+    for (size_t i = 0; i < n; ++i) {
+      BsonDocument point = random.Point(static_cast<int64_t>(i) + 5);
+      if (i == 0 || point.view()["m"].BinaryEquals(points[0].view()["m"]))
+        points.push_back(std::move(point));
+    }
+    const BsonDocument bucket = BucketOf(points, points[0].view()["m"], Instant{0});
+    const SeriesShape shape{kFields, 60, false, {"a", "b", "c", "d", "e"}};
+    const BsonDocument other = random.Point(static_cast<int64_t>(random.Below(10)));
+    for (const BsonElement& e : other.view()) {
+      if (e.name == "m" || e.name == "t" || e.name == "_id") continue;
+      const char* ops[] = {"$eq", "$gt", "$gte", "$lt", "$lte"};
+      const size_t op = random.Below(6);
+      const BsonDocument filter = BuildBson([&](BsonBuilder& b) {
+        auto of = b.OpenDocument(std::string(e.name));
+        if (op < 5) {
+          of.Append(ops[op], e.value);
+          return;
+        }
+        auto list = of.OpenArray("$in");
+        list.Append(e.value);
+        list.Append(5);
+      });
+      const auto match = ParseMatch(filter);
+      const auto of_buckets = FilterOfBuckets(filter, shape);
+      if (!match || !of_buckets) continue;
+      ++asked;
+      VariableScope scope;
+      const auto match_buckets = ParseMatch(of_buckets->filter, {.scope = &scope});
+      RC_ASSERT(match_buckets.has_value());
+      EvalContext eval;
+      eval.variables.resize(static_cast<size_t>(scope.slots()));
+      if (match_buckets.value()->Matches(bucket, &eval).value()) continue;
+      ++excluded;
+      for (const BsonDocument& point : points)
+        if (match.value()->Matches(point).value())
+          RC_FAIL(ToRelaxedJson(filter) + " on " + ToRelaxedJson(point));
+    }
+  }));
+  CHECK(excluded * 10 > asked);
 }
