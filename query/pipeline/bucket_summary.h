@@ -24,6 +24,10 @@ struct SummaryField {
 bool SummarizeGroup(PipelineStage& stage, const SeriesFields& series, VariableScope& scope,
                     std::vector<SummaryField>* fields);
 
+/// Lets a $count take documents that stand for whole buckets, with what `fields` lists. False, without
+/// any change, if `stage` is none.
+bool SummarizeCount(PipelineStage& stage, std::vector<SummaryField>* fields);
+
 /// Lets a $group behind the stage that unpacks find the group of a point by that of the point
 /// before, if both are of one bucket and one interval of time: its `_id` is a $dateTrunc of the
 /// timeField by units that have a fixed length, or a document of one and of paths within the

@@ -1,4 +1,5 @@
 #include "query/match/match_internal.h"
+#include "query/pipeline/bucket_summary.h"
 #include "query/pipeline/stage.h"
 
 namespace mayfly {
@@ -105,6 +106,8 @@ class CountStage final : public PipelineStage {
   void Serialize(BsonBuilder& out) const override { out.Append("$count", field_); }
   StageNeeds AddDependencies(std::set<std::string>*) const override { return StageNeeds::kOnly; }
   void AskSource(SourceRequest* request) const override { request->count = true; }
+  /// Documents stand for several from now on: this field has their number.
+  void Sum(std::string field) { summed_ = std::move(field); }
 
  protected:
   Result<StreamState> GetNext(StreamDocument* out) override {
@@ -115,7 +118,7 @@ class CountStage final : public PipelineStage {
       MAYFLY_TRY(StreamState state, Pull(out));
       if (state == StreamState::kPaused) return state;
       if (state == StreamState::kEof) break;
-      ++count_;
+      count_ += summed_.empty() ? 1 : out->doc[summed_].NumberAsInt64();
     }
     done_ = true;
     if (count_ == 0) return StreamState::kEof;
@@ -126,13 +129,22 @@ class CountStage final : public PipelineStage {
   }
 
  private:
-  std::string field_;
+  std::string field_, summed_;
   int64_t count_ = 0;
   bool done_ = false;
   BsonDocument result_;
 };
 
 }  // namespace
+
+bool SummarizeCount(PipelineStage& stage, std::vector<SummaryField>* fields) {
+  auto* count = dynamic_cast<CountStage*>(&stage);
+  if (count == nullptr) return false;
+  constexpr std::string_view kName = "n";
+  count->Sum(std::string(kName));
+  fields->push_back({SummaryField::Kind::kCount, std::string(kName), {}});  // one
+  return true;
+}
 
 Result<void> ParseCountStage(StageParser& p, BsonValue spec) {
   if (!spec.IsString()) return LocationError(40156, "the count field must be a non-empty string");

@@ -75,8 +75,10 @@ void SummarizeBuckets(std::vector<StagePtr>& stages, size_t i, VariableScope& sc
   auto* unpack = dynamic_cast<UnpackStage*>(stages[i].get());
   std::vector<SummaryField> fields;
   if (i + 1 >= stages.size()) return;
-  if (SummarizeGroup(*stages[i + 1], unpack->shape().fields, scope, &fields))
-    unpack->Summarize(std::move(fields));
+  if (SummarizeCount(*stages[i + 1], &fields))
+    unpack->Summarize(std::move(fields), false);
+  else if (SummarizeGroup(*stages[i + 1], unpack->shape().fields, scope, &fields))
+    unpack->Summarize(std::move(fields), true);
   else
     FollowIntervals(*stages[i + 1], *unpack);
 }

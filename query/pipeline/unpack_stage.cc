@@ -74,7 +74,8 @@ void UnpackStage::TakeFilter(BsonDocument filter, MatchPtr match) {
 
 void UnpackStage::Narrow(std::set<std::string> fields) {
   if (summary_) {
-    fields = {shape_.fields.meta};
+    fields.clear();
+    if (summary_meta_) fields.insert(shape_.fields.meta);
     for (const SummaryField& f : *summary_)
       if (!f.field.empty()) fields.insert(f.field);  // bounded: by the fields of a $group
   }
@@ -258,7 +259,7 @@ Result<bool> UnpackStage::SummarizeBucket(BsonView bucket) {
   std::optional<int64_t> earliest;
   summary_point_.clear();
   BsonBuilder b(summary_point_);
-  b.Append(shape_.fields.meta, bucket["meta"]);
+  if (summary_meta_) b.Append(shape_.fields.meta, bucket["meta"]);
   for (const SummaryField& f : *summary_) {
     if (f.kind == Kind::kCount) {
       b.Append(f.name, static_cast<int32_t>(facts.count));
@@ -287,7 +288,7 @@ Result<bool> UnpackStage::SummarizeBucket(BsonView bucket) {
 BsonView UnpackStage::SummaryOfPoint(BsonView point) {
   summary_point_.clear();
   BsonBuilder b(summary_point_);
-  b.Append(shape_.fields.meta, point[shape_.fields.meta]);
+  if (summary_meta_) b.Append(shape_.fields.meta, point[shape_.fields.meta]);
   for (const SummaryField& f : *summary_) {
     if (f.kind == SummaryField::Kind::kCount)
       b.Append(f.name, int32_t{1});

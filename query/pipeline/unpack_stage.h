@@ -39,9 +39,12 @@ class UnpackStage final : public PipelineStage {
   void TakeFilter(BsonDocument filter, MatchPtr match);
   /// Only these fields of the points are read; none: not even one. Once.
   void Narrow(std::set<std::string> fields);
-  /// Documents that stand for whole buckets come out: the meta value and these, and where a bucket
-  /// does not tell, one such document for each point. Before Narrow.
-  void Summarize(std::vector<SummaryField> fields) { summary_ = std::move(fields); }
+  /// Documents that stand for whole buckets come out: these fields, with the meta value if it is
+  /// asked for, and where a bucket does not tell, one such document for each point. Before Narrow.
+  void Summarize(std::vector<SummaryField> fields, bool with_meta) {
+    summary_ = std::move(fields);
+    summary_meta_ = with_meta;
+  }
   /// From each bucket only its newest or oldest point that comes out, where it tells which one that
   /// is.
   void TakeEdges(bool newest) { edge_ = newest ? Edge::kNewest : Edge::kOldest; }
@@ -107,6 +110,7 @@ class UnpackStage final : public PipelineStage {
   Instant floor_;
   bool hides_ = false, tests_ = false;  ///< the points of this bucket one by one
   std::optional<std::vector<SummaryField>> summary_;
+  bool summary_meta_ = false;  ///< with the meta value
   std::string summary_point_;
   bool summarized_ = false;  ///< summary_point_ stands for this bucket
   int64_t examined_ = 0, unpacked_ = 0, n_summarized_ = 0;

@@ -262,7 +262,9 @@ Result<void> ExplainDistinct(const Explained& e) {
   const std::string ns = JoinNamespace(e.command.db, a.collection);
   const QuerySpec spec = ExplainedQuery(e, ns, a.query, a.hint);
   if (spec.coll && spec.coll->is_view())
-    return ExplainOnView(e, a.collection, a.ToPipeline(), a.hint);
+    return ExplainOnView(e, a.collection,
+                         a.ToPipeline(spec.coll->series ? spec.coll->series->meta_field : ""),
+                         a.hint);
   MAYFLY_TRY(std::unique_ptr<DistinctExecutor> distinct,
              MakeDistinctExecutor(e.storage(), e.ctx.op, spec, a.key));
   if (e.runs()) {

@@ -571,7 +571,8 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
              FindCollection(ctx.data.storage().catalog(), ctx.op, req.db, a.collection));
   ctx.EditReport([&](OperationReport& r) { r.ns = JoinNamespace(req.db, a.collection); });
   if (coll && coll->is_view()) {
-    MAYFLY_TRY(std::string out, FirstOfPipeline(ctx, req.db, a.collection, a.ToPipeline(), a.hint));
+    const BsonDocument pipeline = a.ToPipeline(coll->series ? coll->series->meta_field : "");
+    MAYFLY_TRY(std::string out, FirstOfPipeline(ctx, req.db, a.collection, pipeline, a.hint));
     std::vector<BsonValue> values;
     if (const BsonValue list = BsonView(out).FindPath("0.values"); list.IsArray())
       for (const BsonElement& e : list.Document()) values.push_back(e.value);

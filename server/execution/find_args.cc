@@ -139,11 +139,23 @@ BsonDocument CountArgs::ToPipeline() const {
   return BsonDocument(std::move(bytes));
 }
 
-BsonDocument DistinctArgs::ToPipeline() const {
+BsonDocument DistinctArgs::ToPipeline(std::string_view meta_field) const {
   const std::string path = "$" + std::string(key);
   std::string bytes;
   BsonArrayBuilder stages(bytes);
   if (!query.empty()) stages.OpenDocument().Append("$match", query);
+  if (!meta_field.empty() && key.starts_with(meta_field) &&
+      (key.size() == meta_field.size() || key[meta_field.size()] == '.')) {
+    // Each meta value once, which a time series takes from its buckets. A point without one keeps
+    // none.
+    {
+      BsonBuilder stage = stages.OpenDocument();
+      BsonBuilder group = stage.OpenDocument("$group");
+      group.OpenDocument("_id").Append(meta_field, "$" + std::string(meta_field));
+    }
+    BsonBuilder stage = stages.OpenDocument();
+    stage.OpenDocument("$replaceRoot").Append("newRoot", "$_id");
+  }
   // Arrays along the path and at its end stand for their elements, as in the command.
   for (size_t end = 0; end != std::string::npos;) {
     end = path.find('.', end + 1);

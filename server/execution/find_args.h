@@ -42,7 +42,8 @@ struct DistinctArgs {
   BsonValue hint;
 
   /// The same as a pipeline, for a view: its one document, if any, has the values as `values`.
-  BsonDocument ToPipeline() const;
+  /// `meta_field`: that of a time series; empty: it has none, or it is a view.
+  BsonDocument ToPipeline(std::string_view meta_field) const;
 };
 /// Errors: those of ArgReader and of the hint; Location31032 for a NUL in `key`.
 Result<DistinctArgs> ParseDistinct(const CommandRequest& req);
