@@ -87,6 +87,8 @@ class Matches {
   virtual Result<std::optional<BsonView>> Next() = 0;
   virtual void Attach(Operation*, PipelineEnvironment*) {}
   virtual void SaveState() {}
+  /// What it keeps between two calls.
+  virtual void AddKept(large_memory::Kept* kept) const = 0;
 };
 
 class SourceMatches final : public Matches {
@@ -107,6 +109,7 @@ class SourceMatches final : public Matches {
       source_->SetOperation(op);
   }
   void SaveState() override { source_->SaveState(); }
+  void AddKept(large_memory::Kept* kept) const override { source_->AddKept(kept); }
 
  private:
   std::unique_ptr<DocumentSource> source_;
@@ -129,6 +132,9 @@ class HashedMatches final : public Matches {
     return std::optional<BsonView>();
   }
   void Attach(Operation* op, PipelineEnvironment*) override { eval_.op = op; }
+  void AddKept(large_memory::Kept* kept) const override {
+    kept->bytes += candidates_.capacity() * sizeof(uint32_t);
+  }
 
  private:
   const HashedCollection& collection_;
@@ -207,7 +213,9 @@ class LookupStage final : public PipelineStage {
     return state;
   }
   void AddKeptByStage(large_memory::Kept* kept) const override {
-    kept->bytes += found_.view().size() + input_copy_.capacity() + buffer_.capacity();
+    kept->bytes +=
+        found_.view().size() + input_copy_.capacity() + buffer_.capacity() + kept_.capacity();
+    if (matches_) matches_->AddKept(kept);
     if (hashed_) kept->Add(hashed_->memory(), hashed_->hold);
   }
 

@@ -47,6 +47,9 @@ class UnionWithStage final : public PipelineStage {
     MAYFLY_TRY(Check());
     return pipeline_->Next(out);
   }
+  void AddKeptByStage(large_memory::Kept* kept) const override {
+    if (open_) pipeline_->AddKept(kept);
+  }
 
  private:
   std::string collection_;
