@@ -53,7 +53,8 @@ Result<std::string> SealPoints(std::span<const BsonView> points, const SeriesFie
   // Documents are split if that gives a bearable number of paths; at least the points are.
   for (const int depth : {kMaxSplitDepth, 0}) {
     PointColumns split;
-    if (!split.Split(points, fields, depth)) continue;
+    MAYFLY_TRY(const bool fits, split.Split(points, fields, depth));
+    if (!fits) continue;
     PutColumns(out, split, meta);
     return out;
   }

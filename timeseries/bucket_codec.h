@@ -20,7 +20,8 @@ inline constexpr size_t kMaxBucketBytes = 48 << 20;
 /// A sealed bucket: the points of one meta value within one span, by columns. Points are encoded in
 /// the given order; decoding returns the same bytes in the same order. Each point's meta value
 /// should be `meta` (missing: the field is missing); any other value is kept as well. REQUIRES:
-/// validated documents. Errors: InternalError beyond the limits above. Threads: any.
+/// validated documents. Errors: InternalError beyond the limits above, 146 without memory for what
+/// is kept of each value. Threads: any.
 ///
 ///   points  := 1:u8 0:u8 n:varint bytes:compressed                as rows: BSON, one after the other
 ///            | 1:u8 2:u8 n:varint name:text bytes:compressed      rows without their meta value: the

@@ -221,6 +221,11 @@ Result<size_t> CountByField(BsonView bucket, const SeriesFields& fields) {
 Result<void> AppendBucketDocument(BsonBuilder& b, std::span<const BsonView> points,
                                   const SeriesFields& fields, std::string_view id, BsonValue meta,
                                   Instant floor, BucketForm form, const InterruptCheck& check) {
+  // The bytes of the points once more while they are encoded, and the result.
+  size_t bytes = 0;
+  for (const BsonView p : points) bytes += p.size();
+  large_memory::Hold hold;
+  MAYFLY_TRY(hold.Set(2 * bytes));
   MAYFLY_TRY(const std::string data, form == BucketForm::kRows ? RowsOfPoints(points, fields, meta)
                                                                : SealPoints(points, fields, meta));
   b.AppendObjectId("_id", id);

@@ -12,8 +12,10 @@ uint32_t PointColumns::Find(uint32_t parent, std::string_view name) {
   return it->second;
 }
 
-bool PointColumns::Walk(BsonView doc, uint32_t path, int depth, const SeriesFields& fields) {
+Result<bool> PointColumns::Walk(BsonView doc, uint32_t path, int depth,
+                                const SeriesFields& fields) {
   for (const BsonElement& e : doc) {
+    if (steps_.size() >= kMaxShapeSteps) return false;
     // Most points have the fields of the one before: its next step then names the path.
     uint32_t p = 0;
     const uint32_t step = expected_ < expected_end_ ? *expected_++ : 0;
@@ -25,13 +27,20 @@ bool PointColumns::Walk(BsonView doc, uint32_t path, int depth, const SeriesFiel
     if (meta) meta_path_ = p;
     if (e.value.IsDocument() && !meta && depth > 0) {
       steps_.push_back(2 * p + 1);
-      if (!Walk(e.value.Document(), p, depth - 1, fields)) return false;
+      MAYFLY_TRY(const bool fits, Walk(e.value.Document(), p, depth - 1, fields));
+      if (!fits) return false;
       steps_.push_back(kClose);
       if (expected_ < expected_end_) ++expected_;  // the end of this document, in the point before
       continue;
     }
+    if (paths_[p].values.size() == kMaxColumnValues) return false;
     steps_.push_back(2 * p);
     paths_[p].values.push_back(e.value);
+    // A list that grows may have room for twice as many.
+    constexpr size_t kValuesPerCheck = 4096, kBytes = 2 * sizeof(BsonValue);
+    if (++values_ % kValuesPerCheck == 0) {
+      MAYFLY_TRY(hold_.Set(values_ * kBytes));
+    }
   }
   return true;
 }
@@ -53,7 +62,8 @@ bool PointColumns::KeepShape() {
   return true;
 }
 
-bool PointColumns::Split(std::span<const BsonView> points, const SeriesFields& fields, int depth) {
+Result<bool> PointColumns::Split(std::span<const BsonView> points, const SeriesFields& fields,
+                                 int depth) {
   paths_.assign(1, {});
   for (const BsonView point : points) {
     steps_.clear();
@@ -61,10 +71,9 @@ bool PointColumns::Split(std::span<const BsonView> points, const SeriesFields& f
     const auto& before = first ? steps_ : shapes_[static_cast<size_t>(shape_of_.back())];
     expected_ = first ? nullptr : before.data();
     expected_end_ = first ? nullptr : before.data() + before.size();
-    if (!Walk(point, 0, depth, fields) || !KeepShape()) return false;
+    MAYFLY_TRY(const bool fits, Walk(point, 0, depth, fields));
+    if (!fits || !KeepShape()) return false;
   }
-  for (const Path& p : paths_)
-    if (p.values.size() > kMaxColumnValues) return false;
   return true;
 }
 

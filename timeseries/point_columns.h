@@ -5,6 +5,9 @@
 #include <string_view>
 #include <vector>
 
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
+#include "protocol/large_memory.h"
 #include "protocol/seeded_hash.h"
 #include "timeseries/integer_stream.h"
 
@@ -38,9 +41,10 @@ class PointColumns {
   static constexpr uint32_t kClose = 1;
 
   /// False, and useless, when the points have more paths or shapes than the limits allow.
-  /// `depth`: how deep documents are taken apart, at most kMaxSplitDepth. REQUIRES: validated
-  /// documents that outlive this, at most kMaxColumnValues.
-  bool Split(std::span<const BsonView> points, const SeriesFields& fields, int depth);
+  /// `depth`: how deep documents are taken apart, at most kMaxSplitDepth. What is kept for each value
+  /// is charged. REQUIRES: validated documents that outlive this, at most kMaxColumnValues. Errors:
+  /// ExceededMemoryLimit 146.
+  Result<bool> Split(std::span<const BsonView> points, const SeriesFields& fields, int depth);
 
   const std::vector<Path>& paths() const { return paths_; }
   const std::vector<std::vector<uint32_t>>& shapes() const { return shapes_; }
@@ -50,7 +54,7 @@ class PointColumns {
   uint32_t meta_path() const { return meta_path_; }
 
  private:
-  bool Walk(BsonView doc, uint32_t path, int depth, const SeriesFields& fields);
+  Result<bool> Walk(BsonView doc, uint32_t path, int depth, const SeriesFields& fields);
   /// The path of `name` within `parent`; made if there is none yet. 0: there are too many.
   uint32_t Find(uint32_t parent, std::string_view name);
   bool KeepShape();
@@ -64,6 +68,8 @@ class PointColumns {
   const uint32_t* expected_ = nullptr;  ///< the next step of the point before; null: it had no more
   const uint32_t* expected_end_ = nullptr;
   size_t shape_steps_ = 0;
+  size_t values_ = 0;  ///< of all paths
+  large_memory::Hold hold_;
   uint32_t meta_path_ = 0;
 };
 

@@ -141,6 +141,45 @@ TEST_CASE("A point of very many parts is charged while its control is made, and 
   CHECK(make(int64_t{8} << 20, 0) == ErrorCode::kExceededMemoryLimit);
 }
 
+TEST_CASE("The encoding of large points is charged", "[bucket]") {
+  const SeriesFields fields{"t", "m"};
+  const auto make = [&](const BsonDocument& point, BucketForm form, int64_t limit) {
+    large_memory::Budget budget;
+    budget.SetLimit(limit);
+    const large_memory::BudgetScope scope(budget);
+    std::string bytes;
+    BsonBuilder b(bytes);
+    const std::vector<BsonView> views(40, point.view());
+    const Result<void> r =
+        AppendBucketDocument(b, views, fields, "123456789012", {}, Instant{60'000}, form);
+    CHECK(budget.used() == 0);
+    return r ? ErrorCode::kOk : r.error().code;
+  };
+  // 20 MB, of which a copy is made.
+  const BsonDocument large = BuildBson([](BsonBuilder& b) {
+    b.Append("t", Instant{61'000}).Append("s", std::string(500'000, 'a'));
+  });
+  for (const BucketForm form : {BucketForm::kRows, BucketForm::kColumns}) {
+    CHECK(make(large, form, int64_t{1} << 30) == ErrorCode::kOk);
+    CHECK(make(large, form, int64_t{30} << 20) == ErrorCode::kExceededMemoryLimit);
+  }
+  // 10 MB of a million small values, of each of which more is kept than its bytes.
+  const BsonDocument many = BuildBson([](BsonBuilder& b) {
+    b.Append("t", Instant{61'000});
+    for (int i = 0; i < 1000; ++i) b.Append("f" + std::to_string(i), i);
+  });
+  const std::vector<BsonView> thousand(1000, many.view());
+  for (const int64_t limit : {int64_t{1} << 30, int64_t{30} << 20}) {
+    large_memory::Budget budget;
+    budget.SetLimit(limit);
+    const large_memory::BudgetScope scope(budget);
+    const auto sealed = SealPoints(thousand, fields, {});
+    CHECK(sealed.has_value() == (limit == int64_t{1} << 30));
+    if (!sealed) CHECK(sealed.error().code == ErrorCode::kExceededMemoryLimit);
+    CHECK(budget.used() == 0);
+  }
+}
+
 TEST_CASE("Bucket documents, of rows and of columns", "[bucket]") {
   const SeriesFields fields{"t", "m"};
   const std::vector<BsonDocument> points = {
