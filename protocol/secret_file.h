@@ -17,8 +17,8 @@ enum class SecretReaders : uint8_t {
 
 /// Whether nobody else has any access to an open file with a secret: a password, a token, a key.
 /// `what`: begins the message, as in "keyFile: /etc/mayfly.key". Devices and pipes are not looked
-/// at: nothing stays in them. Errors: InvalidOptions 72 with whose it is, its mode, and the commands
-/// that change them.
+/// at: nothing stays in them. Errors: InvalidOptions 72 with whose it is, its mode, and the
+/// commands that change them.
 Result<void> CheckSecretFile(const struct stat& file, const std::string& path,
                              std::string_view what,
                              SecretReaders readers = SecretReaders::kOwnGroup);
@@ -28,8 +28,8 @@ Result<void> CheckSecretFile(const std::string& path, std::string_view what,
 
 /// The content of such a file of at most `max` bytes, whose descriptor was looked at: nobody can
 /// put another one in its place in between. The caller wipes it (OPENSSL_cleanse) when it is done.
-/// Errors: those of CheckSecretFile; InvalidOptions 72 for a larger one, and with WhyUnreadable when
-/// it cannot be read.
+/// Errors: those of CheckSecretFile; InvalidOptions 72 for a larger one, and with WhyUnreadable
+/// when it cannot be read.
 Result<std::string> ReadSecretFile(const std::string& path, std::string_view what, size_t max,
                                    SecretReaders readers = SecretReaders::kOwnGroup);
 
