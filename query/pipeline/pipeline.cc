@@ -443,8 +443,7 @@ SourceRequest Pipeline::TakeSource(const std::set<std::string>* wanted) {
       request.bucket_order = sort->Order();
   AskForMetadata(stages_, &request);
   request.fields = FieldsRead(stages_, wanted);
-  if (request.fields && !request.needs_metadata && !stages_.empty())
-    stages_[0]->AskSource(&request);
+  if (!request.needs_metadata && !stages_.empty()) stages_[0]->AskSource(&request);
   request.variables = context_->eval.variables;
   request.named_variables = context_->variables;
   return request;

@@ -34,7 +34,8 @@ class PipelineStage : public DocumentSource {
   virtual void Serialize(BsonBuilder& out) const = 0;
   /// Adds the dotted paths that the stage reads; says whether those are all it needs.
   virtual StageNeeds AddDependencies(std::set<std::string>* fields) const = 0;
-  /// As the first stage after a source: its requests besides fields.
+  /// As the first stage after a source: its requests besides fields. Not asked where metadata is
+  /// read.
   virtual void AskSource(SourceRequest* request) const { (void)request; }
   /// Makes its own documents (has no input).
   virtual bool is_source() const { return false; }

@@ -186,6 +186,44 @@ TEST_CASE("The front of a pipeline becomes the find it is", "[pipeline]") {
   }
 }
 
+TEST_CASE("A group asks for one document of each value only if one will do", "[pipeline]") {
+  struct GroupCase {
+    const char* stages;
+    const char* one_per;  ///< with "<" for the last document; empty: every document is wanted
+  };
+  for (GroupCase c : std::vector<GroupCase>{
+           {R"([{"$group": {"_id": "$a"}}])", "a"},
+           {R"([{"$match": {"b": 1}}, {"$group": {"_id": "$a.b"}}])", "a.b"},
+           {R"([{"$sort": {"a": 1, "b": 1}}, {"$group": {"_id": "$a", "x": {"$first": "$c"}}}])",
+            "a"},
+           {R"([{"$sort": {"b": 1}}, {"$group": {"_id": "$a", "x": {"$last": "$$ROOT"}}}])", "a<"},
+           // Without an order any document is as good as another, but it stays the first one met.
+           {R"([{"$group": {"_id": "$a", "x": {"$first": "$c"}}}])", ""},
+           {R"([{"$sort": {"b": 1}}, {"$group": {"_id": "$a", "n": {"$sum": 1}}}])", ""},
+           {R"([{"$sort": {"b": 1}}, {"$limit": 9},
+                {"$group": {"_id": "$a", "x": {"$first": "$$ROOT"}}}])",
+            ""},
+           {R"([{"$sort": {"b": 1}}, {"$skip": 9}, {"$group": {"_id": "$a"}}])", ""},
+           {R"([{"$sort": {"b": 1}},
+                {"$group": {"_id": "$a", "x": {"$first": "$c"}, "y": {"$last": "$c"}}}])",
+            ""},
+           // {_id: {x: null}} and {_id: {}} are two groups, with one key of the index.
+           {R"([{"$group": {"_id": {"x": "$a"}}}])", ""},
+           {R"([{"$group": {"_id": {"$ifNull": ["$a", 1]}}}])", ""},
+           {R"([{"$group": {"_id": "$$NOW"}}])", ""},
+           {R"([{"$sort": {"b": 1}},
+                {"$group": {"_id": "$a", "x": {"$first": {"$meta": "recordId"}}}}])",
+            ""}}) {
+    INFO(c.stages);
+    Runner r;
+    BsonDocument wrapped = Json("{\"a\": " + std::string(c.stages) + "}");
+    auto pipeline = Pipeline::Parse(wrapped.view()["a"].Document(), r.options);
+    REQUIRE(pipeline.has_value());
+    const SourceRequest request = pipeline.value()->TakeSource();
+    CHECK(request.one_per + (request.one_per_last ? "<" : "") == c.one_per);
+  }
+}
+
 TEST_CASE("A lookup asks once for the same value in a row, by the value it has", "[pipeline]") {
   Runner r;
   r.env.Insert("c", R"([{"_id": 1, "a": 1}, {"_id": 2, "a": 1}, {"_id": 3, "a": 2}])");
