@@ -95,6 +95,7 @@ Result<StageState> SortMergeStage::DoWork(Row* row) {
       row->key_values = best->key_values;
       row->type_bits = best->type_bits;
       row->stale = best->stale;
+      row->key_matched = best->row.key_matched;
       return StageState::kAdvanced;
     }
     ++dups_dropped_;

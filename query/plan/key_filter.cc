@@ -95,6 +95,12 @@ bool KeyFilter::Compile(const IndexInfo& index, uint64_t multikey, const MatchEx
   }
 }
 
+size_t KeyFilter::NodesIn(const Node& node) {
+  size_t n = 1;
+  for (const Node& c : node.children) n += NodesIn(c);
+  return n;
+}
+
 size_t KeyFilter::FieldsRead(const Node& node) {
   size_t n = 0;
   switch (node.expression->kind) {
@@ -123,6 +129,7 @@ KeyFilter KeyFilter::Take(const IndexInfo& index, uint64_t multikey,
     Node node{};
     if (!Compile(index, multikey, *c, &node)) return false;
     filter.decoded_ = std::max(filter.decoded_, FieldsRead(node));
+    filter.made_ += NodesIn(node);
     filter.nodes_.push_back(std::move(node));
     filter.clauses_.clauses.push_back(c);
     return true;

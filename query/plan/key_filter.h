@@ -26,6 +26,8 @@ class KeyFilter {
                         std::vector<const MatchExpression*>* clauses);
 
   bool empty() const { return nodes_.empty(); }
+  /// What a copy takes, about; in bytes.
+  size_t bytes() const { return made_ * sizeof(Node); }
   /// All of them, for explain, and for the document if it must be read.
   const ResidualFilter& clauses() const { return clauses_; }
   /// Whether the clauses match the document of a key. An error of a clause is kUnknown: the
@@ -45,6 +47,7 @@ class KeyFilter {
   };
   static bool Compile(const IndexInfo& index, uint64_t multikey, const MatchExpression& e,
                       Node* out);
+  static size_t NodesIn(const Node& node);
   /// How many fields of a key, from the first on, have to be decoded for it.
   static size_t FieldsRead(const Node& node);
   Verdict Test(const Node& node, EvalContext& eval);
@@ -53,6 +56,7 @@ class KeyFilter {
 
   ResidualFilter clauses_;
   std::vector<Node> nodes_;
+  size_t made_ = 0;     ///< nodes, with those within others
   size_t decoded_ = 0;  ///< how many fields of a key are read: up to the last that a clause needs
   std::vector<Value> values_, read_;
   std::string document_;

@@ -108,7 +108,8 @@ class PlanBuilder {
     bool in_order = false;  ///< asked for: every scan comes in the order of the sort
     std::vector<PlanStagePtr> scans;
     std::string signature;
-    bool exact = true;
+    bool exact = true;      ///< bounds and keys decide every branch
+    bool filtered = false;  ///< some branches are decided by keys, where these can
   };
   bool HasAllSortFields(const IndexInfo& index) const;
   /// Whether the filter or the sort uses the first field of the index.
@@ -163,7 +164,7 @@ void PlanBuilder::AddScans(const IndexAccess& access, size_t explode, bool backw
     params.index = access.index;
     params.multikey = access.multikey;
     params.bounds = access.bounds;
-    ParseWork::Made(sizeof(IndexScanStage) + 512);
+    ParseWork::Made(sizeof(IndexScanStage) + 512 + key_filter.bytes());
     params.backward = backward;
     params.filter = key_filter;
     for (size_t i = 0; i < explode; ++i)
@@ -324,15 +325,25 @@ bool PlanBuilder::AddBranches(const MatchExpression& branch,
     best_backward = order == SortProvision::kBackward;
   }
   if (!best) return false;
-  for (const auto* c : own)
+  // The siblings are tested on documents in any case. With them, a key rules out more of these.
+  constexpr size_t kFewClauses = 16;
+  std::vector<const MatchExpression*> residual;
+  for (const auto* c : all.size() <= kFewClauses ? all : own)
     if (std::find(best->exact.begin(), best->exact.end(), c) == best->exact.end())
-      out->exact = false;
+      residual.push_back(c);
+  KeyFilter key_filter;
+  if (best->index != nullptr && !residual.empty() && PlanKindOf(*best->index).keys_hold_values)
+    key_filter = KeyFilter::Take(*best->index, best->multikey, &residual);
+  out->filtered = out->filtered || !key_filter.empty();
+  // Take keeps the order: what is left of the branch's own clauses comes first.
+  if (!residual.empty() && std::find(own.begin(), own.end(), residual.front()) != own.end())
+    out->exact = false;
   if (best->index == nullptr) {
     Leaf leaf = MakeLeaf(std::move(*best), false, {}, {}, false);
     out->scans.push_back(std::move(leaf.stage));
     out->signature += leaf.signature;
   } else {
-    AddScans(*best, best_explode, best_backward, {}, &out->scans);
+    AddScans(*best, best_explode, best_backward, key_filter, &out->scans);
     out->signature += best->index->name;
     if (best_backward) out->signature += '-';
     if (best_explode > 0) out->signature += '*';
@@ -354,6 +365,8 @@ void PlanBuilder::AddDisjunction(const MatchExpression& clause, bool in_order) {
   for (const auto* s : clauses_)
     if (s != &clause || !branches.exact) residual.clauses.push_back(s);
   Leaf leaf;
+  // A row whose key has not decided its branch must match any branch.
+  if (branches.exact && branches.filtered) leaf.by_keys.clauses.push_back(&clause);
   leaf.signature = (in_order ? "merge(" : "or(") + branches.signature + ")";
   const double score = 1.2 / static_cast<double>(branches.scans.size()) + (in_order ? 0.4 : 0);
   if (in_order)
