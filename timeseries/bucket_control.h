@@ -108,6 +108,11 @@ class BucketPoints {
   /// it is there twice; null where they are not by columns, or one is a document. Valid until the
   /// next Open. Errors: as Next.
   Result<const std::vector<BsonValue>*> Field(std::string_view name);
+  /// Its copies of points.
+  void AddKept(large_memory::Kept* kept) const {
+    kept->Add(batch_.capacity(), hold_);
+    kept->bytes += point_.capacity();
+  }
 
  private:
   struct Column {

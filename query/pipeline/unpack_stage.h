@@ -65,6 +65,8 @@ class UnpackStage final : public PipelineStage {
   Result<StreamState> GetNext(StreamDocument* out) override;
   void AddKeptByStage(large_memory::Kept* kept) const override {
     kept->bytes += bucket_.capacity() + summary_point_.capacity();
+    points_.AddKept(kept);
+    if (tested_) tested_->AddKept(kept);
   }
 
  private:

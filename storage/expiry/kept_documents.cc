@@ -87,8 +87,9 @@ bool KeptDocuments::AnyAfter(int64_t now) {
   return count_.load() > 0;
 }
 
-bool KeptDocuments::Keeps(uint64_t hash, int64_t deadline, int64_t now) const {
+bool KeptDocuments::Keeps(uint64_t hash, int64_t deadline, int64_t now, int64_t clock) {
   std::lock_guard l(mutex_);
+  ForgetLocked(clock);
   const auto [begin, end] = few_.equal_range(hash);
   for (auto it = begin; it != end; ++it)
     if (Kept(it->second.document, *it->second.unit, deadline, now)) return true;

@@ -47,10 +47,13 @@ class KeptDocuments {
   /// ask.
   void Release(const std::shared_ptr<KeptUnit>& unit, int64_t now, bool visible);
   /// Whether there may be any; forgets those that have been visible for long by `now`, a reading of
-  /// the clock. Costs a load while there are none.
-  bool Any(int64_t now) { return count_.load(std::memory_order_seq_cst) > 0 && AnyAfter(now); }
-  /// Whether the document that has this deadline has been given a later one than `now`.
-  bool Keeps(uint64_t hash, int64_t deadline, int64_t now) const;
+  /// the clock. Costs a load while there are none. For a count of many documents, once.
+  bool Any(int64_t now) { return MayKeep() && AnyAfter(now); }
+  /// Whether Keeps may say so of any document: a load alone, for each that a read would hide.
+  bool MayKeep() const { return count_.load(std::memory_order_seq_cst) > 0; }
+  /// Whether the document that has this deadline has been given a later one than `now`. `clock`: a
+  /// reading of it, as for Any; forgets as that does.
+  bool Keeps(uint64_t hash, int64_t deadline, int64_t now, int64_t clock);
 
  private:
   using UnitPtr = std::shared_ptr<KeptUnit>;
@@ -69,7 +72,7 @@ class KeptDocuments {
   /// Removes those that have been visible for long, and the oldest of too many.
   void ForgetLocked(int64_t now);
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::unordered_multimap<uint64_t, One> few_;  ///< of units of few documents
   std::vector<UnitPtr> many_;                   ///< units of many, which come one at a time
   std::deque<Gone> gone_;

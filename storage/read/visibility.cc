@@ -118,11 +118,12 @@ bool Visibility::Hides(BsonView doc, std::optional<Instant> expire_at) const {
 
 bool Visibility::Kept(BsonView doc, const DeleteCause& cause) const {
   KeptDocuments& kept = storage_->impl().kept;
-  if (!kept.Any(held_at_.millis)) [[likely]]
+  if (!kept.MayKeep()) [[likely]]
     return false;
   std::string key;
   AppendRecordKeyOfId(coll_->id, doc["_id"], key);
-  return kept.Keeps(LockHash(Keyspace::kRecords, key), cause.deadline.millis, now_.millis);
+  return kept.Keeps(LockHash(Keyspace::kRecords, key), cause.deadline.millis, now_.millis,
+                    held_at_.millis);
 }
 
 Result<int64_t> Visibility::CountVisible(Operation& op, const ReadView& given) const {

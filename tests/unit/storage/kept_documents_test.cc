@@ -28,15 +28,15 @@ TEST_CASE("Documents are kept from when a unit's time is fixed until it is long 
   KeptDocuments kept;
   CHECK_FALSE(kept.Any(1000));
   const auto unit = UnitOf(documents(7, 2000, 5000, INT64_MIN));
-  CHECK_FALSE(kept.Keeps(7, 2000, 2500));
+  CHECK_FALSE(kept.Keeps(7, 2000, 2500, 2500));
   CHECK(kept.Decide(unit, [] { return int64_t{1999}; }) == 1999);
   CHECK(kept.Any(2500));
-  CHECK(kept.Keeps(7, 2000, 2500));
-  CHECK(kept.Keeps(7, 2000, 4999));
-  CHECK_FALSE(kept.Keeps(7, 2000, 5000));
-  CHECK_FALSE(kept.Keeps(7, 2001, 2500));
-  CHECK_FALSE(kept.Keeps(6, 2000, 2500));
-  CHECK(kept.Keeps(7 + more, 2000, 2500));
+  CHECK(kept.Keeps(7, 2000, 2500, 2500));
+  CHECK(kept.Keeps(7, 2000, 4999, 4999));
+  CHECK_FALSE(kept.Keeps(7, 2000, 5000, 5000));
+  CHECK_FALSE(kept.Keeps(7, 2001, 2500, 2500));
+  CHECK_FALSE(kept.Keeps(6, 2000, 2500, 2500));
+  CHECK(kept.Keeps(7 + more, 2000, 2500, 2500));
 
   SECTION("visible before the deadline: nobody asks any more") {
     kept.Release(unit, 1999, true);
@@ -45,26 +45,33 @@ TEST_CASE("Documents are kept from when a unit's time is fixed until it is long 
   SECTION("visible after it: for a while") {
     kept.Release(unit, 2500, true);
     kept.Release(unit, 2500, true);  // its locks are released once more when it goes
-    CHECK(kept.Keeps(7, 2000, 2500));
+    CHECK(kept.Keeps(7, 2000, 2500, 2500));
     CHECK(kept.Decide(UnitOf(documents(100, 90'000, INT64_MAX, INT64_MIN)),
                       [] { return int64_t{62'500}; }));
-    CHECK(kept.Keeps(7, 2000, 2500));
+    CHECK(kept.Keeps(7, 2000, 2500, 2500));
     CHECK(kept.Decide(UnitOf(documents(20'000, 90'000, INT64_MAX, INT64_MIN)),
                       [] { return int64_t{62'501}; }));
-    CHECK_FALSE(kept.Keeps(7, 2000, 2500));
-    CHECK(kept.Keeps(100, 90'000, 95'000));
+    CHECK_FALSE(kept.Keeps(7, 2000, 2500, 2500));
+    CHECK(kept.Keeps(100, 90'000, 95'000, 95'000));
   }
   SECTION("visible after it, and no other unit comes: readers forget it") {
     kept.Release(unit, 2500, true);
     CHECK(kept.Any(62'500));
-    CHECK(kept.Keeps(7, 2000, 2500));
+    CHECK(kept.Keeps(7, 2000, 2500, 2500));
     CHECK_FALSE(kept.Any(62'501));
-    CHECK_FALSE(kept.Keeps(7, 2000, 2500));
+    CHECK_FALSE(kept.Keeps(7, 2000, 2500, 2500));
+  }
+  SECTION("visible after it: whoever asks of one document forgets it, too") {
+    kept.Release(unit, 2500, true);
+    CHECK(kept.Keeps(7, 2000, 2500, 62'500));
+    CHECK(kept.MayKeep());
+    CHECK_FALSE(kept.Keeps(7, 2000, 2500, 62'501));
+    CHECK_FALSE(kept.MayKeep());
   }
   SECTION("never visible") {
     kept.Release(unit, 2500, false);
     CHECK_FALSE(kept.Any(2500));
-    CHECK_FALSE(kept.Keeps(7, 2000, 2500));
+    CHECK_FALSE(kept.Keeps(7, 2000, 2500, 2500));
   }
 }
 
@@ -84,10 +91,10 @@ TEST_CASE("A deadline that counts from the commit is kept by the time in the log
   KeptDocuments kept;
   const auto unit = UnitOf({{7, 2000, 2100, INT64_MAX}, {8, 2000, 2100, 2300}});
   REQUIRE(kept.Decide(unit, [] { return int64_t{1500}; }));
-  CHECK(kept.Keeps(7, 2000, 2599));
-  CHECK_FALSE(kept.Keeps(7, 2000, 2600));
-  CHECK(kept.Keeps(8, 2000, 2299));
-  CHECK_FALSE(kept.Keeps(8, 2000, 2300));
+  CHECK(kept.Keeps(7, 2000, 2599, 2599));
+  CHECK_FALSE(kept.Keeps(7, 2000, 2600, 2600));
+  CHECK(kept.Keeps(8, 2000, 2299, 2299));
+  CHECK_FALSE(kept.Keeps(8, 2000, 2300, 2300));
 }
 
 TEST_CASE("Of documents that are long visible the latest are remembered", "[expiry]") {
@@ -97,6 +104,6 @@ TEST_CASE("Of documents that are long visible the latest are remembered", "[expi
     REQUIRE(kept.Decide(unit, [] { return int64_t{1999}; }));
     kept.Release(unit, 2000, true);
   }
-  CHECK_FALSE(kept.Keeps(99, 2000, 2001));
-  CHECK(kept.Keeps(100, 2000, 2001));
+  CHECK_FALSE(kept.Keeps(99, 2000, 2001, 2001));
+  CHECK(kept.Keeps(100, 2000, 2001, 2001));
 }
