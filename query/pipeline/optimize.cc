@@ -142,9 +142,15 @@ class Optimizer {
         return true;
       }
     }
-    if (auto* sort = As<PipelineSort>(b); sort && SortsBefore(*a, *sort)) {
-      std::swap(a, b);
-      return true;
+    if (auto* sort = As<PipelineSort>(b)) {
+      if (const std::optional<BsonDocument> before = SortBefore(*a, *sort)) {
+        MAYFLY_TRY(SortPattern pattern, SortPattern::Parse(*before));
+        auto moved = std::make_unique<PipelineSort>(context_, std::move(pattern));
+        moved->set_limit(sort->limit());
+        b = std::move(moved);
+        std::swap(a, b);
+        return true;
+      }
     }
     // One document in, one out: cut off before computing.
     if ((As<PipelineLimit>(b) || As<PipelineSkip>(b)) && ProjectionTouches(*a, "_id").has_value()) {
@@ -154,18 +160,30 @@ class Optimizer {
     return false;
   }
 
-  /// A sort that keeps a few documents goes before a projection that leaves its fields alone: only
-  /// those few are then projected, and an index may have them in order.
-  static bool SortsBefore(const PipelineStage& stage, const PipelineSort& sort) {
-    if (sort.limit() == 0 || sort.pattern().needs_metadata()) return false;
-    if (!ProjectionTouches(stage, "_id").has_value()) return false;
+  /// A sort that keeps a few documents goes before a projection that leaves its fields alone or
+  /// only renames them: only those few are then projected, and an index may have them in order.
+  /// Its pattern there; nothing if it stays.
+  static std::optional<BsonDocument> SortBefore(const PipelineStage& stage,
+                                                const PipelineSort& sort) {
+    if (sort.limit() == 0 || sort.pattern().needs_metadata()) return std::nullopt;
+    if (!ProjectionTouches(stage, "_id").has_value()) return std::nullopt;
     std::set<std::string> fields;
     stage.AddDependencies(&fields);
     for (const std::string& field : fields)
-      if (field.starts_with(kMetaDependency)) return false;
-    const auto& parts = sort.pattern().parts();
-    return std::none_of(parts.begin(), parts.end(),
-                        [&](const auto& part) { return *ProjectionTouches(stage, part.path); });
+      if (field.starts_with(kMetaDependency)) return std::nullopt;
+    std::set<std::string> paths;
+    bool possible = true;
+    BsonDocument pattern = BuildBson([&](BsonBuilder& b) {
+      for (const auto& part : sort.pattern().parts()) {
+        const std::string path = InputPath(stage, part.path);
+        // A field under two names could not be in the pattern twice.
+        possible = possible && !path.empty() && paths.insert(path).second;
+        if (!possible) return;
+        b.Append(path, part.descending ? -1 : 1);
+      }
+    });
+    if (!possible) return std::nullopt;
+    return pattern;
   }
 
   Result<bool> MatchBehind(size_t i, PipelineMatch& match) {

@@ -590,7 +590,11 @@ def ask_renamed(client, db, r, docs):
     want = sorted(i for i, d in docs.items() if matches(d, f))
     check_answer(f"{pipeline}", aggregate(client, db, pipeline), want, docs)
     sort = {r.choice(["a", "b", "c"]): r.choice([1, -1])}
-    pipeline = [{"$addFields": {"d": {"$ifNull": ["$a", 0]}}}, {"$sort": sort}, {"$limit": r.randint(1, 9)}]
+    stage = {"$addFields": {"d": {"$ifNull": ["$a", 0]}}}
+    by = sort
+    if r.random() < 0.5:
+        stage, by = {"$addFields": {"z": "$" + next(iter(sort))}}, {"z": next(iter(sort.values()))}
+    pipeline = [stage, {"$sort": by}, {"$limit": r.randint(1, 9)}]
     got = aggregate(client, db, pipeline)
     limit = pipeline[2]["$limit"]
     keys = [sort_key(d, sort)[0][0] for d in docs.values()]
