@@ -1,10 +1,12 @@
 #include "query/plan/key_filter.h"
 
 #include <algorithm>
+#include <bit>
 #include <set>
 
 #include "query/expression/operator.h"
 #include "query/match/match_internal.h"
+#include "query/plan/bounds_builder.h"
 #include "storage/keys/key_encoding.h"
 
 namespace mayfly {
@@ -95,6 +97,39 @@ bool KeyFilter::Compile(const IndexInfo& index, uint64_t multikey, const MatchEx
   }
 }
 
+/// A condition that holds if one element of an array satisfies it. The keys of a document are its
+/// elements beside the same values of the other fields, so a document that matches has a key that
+/// satisfies the condition, and the scan comes to it if its bounds have room for all such keys.
+bool KeyFilter::CompileOnElements(const IndexInfo& index, uint64_t multikey,
+                                  const IndexBounds& bounds, const MatchExpression& e, Node* out) {
+  switch (e.kind) {
+    case MatchKind::kRegex:
+    case MatchKind::kMod:
+    case MatchKind::kType:
+    case MatchKind::kBitsAllSet:
+    case MatchKind::kBitsAllClear:
+    case MatchKind::kBitsAnySet:
+    case MatchKind::kBitsAnyClear:
+      break;
+    case MatchKind::kExists:
+      if (!e.operand.view().Bool()) return false;
+      break;
+    default:
+      return false;
+  }
+  // With arrays in two fields the keys pair elements, of which each may satisfy one condition only.
+  if (std::popcount(multikey) != 1 || bounds.whole_key_range) return false;
+  const auto field = static_cast<size_t>(std::countr_zero(multikey));
+  // The last bit stands for all further fields.
+  if (field >= std::min<size_t>(index.fields.size(), 63)) return false;
+  if (index.fields[field].path != e.path || match::HasNumericPart(e.path)) return false;
+  const std::optional<PredicateBounds> own = BoundsOf(e, true);
+  if (!own || !bounds.fields[field].ContainsAll(own->list)) return false;
+  out->expression = &e;
+  out->field = field;
+  return true;
+}
+
 size_t KeyFilter::NodesIn(const Node& node) {
   size_t n = 1;
   for (const Node& c : node.children) n += NodesIn(c);
@@ -123,11 +158,17 @@ size_t KeyFilter::FieldsRead(const Node& node) {
 }
 
 KeyFilter KeyFilter::Take(const IndexInfo& index, uint64_t multikey,
-                          std::vector<const MatchExpression*>* clauses) {
+                          std::vector<const MatchExpression*>* clauses,
+                          const IndexBounds* elements) {
   KeyFilter filter;
   std::erase_if(*clauses, [&](const MatchExpression* c) {
     Node node{};
-    if (!Compile(index, multikey, *c, &node)) return false;
+    if (!Compile(index, multikey, *c, &node)) {
+      node = {};
+      if (elements == nullptr || !CompileOnElements(index, multikey, *elements, *c, &node))
+        return false;
+      elements = nullptr;  // another condition may hold for another element
+    }
     filter.decoded_ = std::max(filter.decoded_, FieldsRead(node));
     filter.made_ += NodesIn(node);
     filter.nodes_.push_back(std::move(node));

@@ -3,6 +3,7 @@
 #include <string_view>
 #include <vector>
 
+#include "query/plan/index_bounds.h"
 #include "query/plan/plan_stage.h"
 
 namespace mayfly {
@@ -14,16 +15,20 @@ void AppendKeyFields(const std::vector<IndexField>& fields, const std::vector<Va
 
 /// Clauses of a filter that the keys of an index decide, so that documents which do not match are
 /// never read. A key says less than its document: null stands for a missing field too, and elements
-/// stand for their array. So only fields without arrays count, and the answer may be that the
-/// document must be read. Refers to the clauses; immutable but for its scratch space, one thread.
+/// stand for their array. So fields with arrays count only for a condition that some element has to
+/// satisfy, and the answer may be that the document must be read. Refers to the clauses; immutable
+/// but for its scratch space, one thread.
 class KeyFilter {
  public:
   enum class Verdict : uint8_t { kNo, kYes, kUnknown };
 
   /// Takes those out of `*clauses` that read nothing but fields of `index` without arrays.
   /// `multikey`: the fields that have met arrays, as ReadView::Multikey says.
+  /// `elements`: the bounds of the scan, if it may find a record at any of its keys (no order is
+  /// expected of it). Then one clause may also be on elements of arrays.
   static KeyFilter Take(const IndexInfo& index, uint64_t multikey,
-                        std::vector<const MatchExpression*>* clauses);
+                        std::vector<const MatchExpression*>* clauses,
+                        const IndexBounds* elements = nullptr);
 
   bool empty() const { return nodes_.empty(); }
   /// What a copy takes, about; in bytes.
@@ -47,6 +52,8 @@ class KeyFilter {
   };
   static bool Compile(const IndexInfo& index, uint64_t multikey, const MatchExpression& e,
                       Node* out);
+  static bool CompileOnElements(const IndexInfo& index, uint64_t multikey,
+                                const IndexBounds& bounds, const MatchExpression& e, Node* out);
   static size_t NodesIn(const Node& node);
   /// How many fields of a key, from the first on, have to be decoded for it.
   static size_t FieldsRead(const Node& node);

@@ -248,7 +248,8 @@ void PlanBuilder::AddAccess(IndexAccess&& access, bool forced) {
   }
   KeyFilter key_filter;
   if (!residual.empty() && PlanKindOf(*access.index).keys_hold_values)
-    key_filter = KeyFilter::Take(*access.index, access.multikey, &residual);
+    key_filter = KeyFilter::Take(*access.index, access.multikey, &residual,
+                                 wants_sort && sorted ? nullptr : &access.bounds);
   bool keys_only = in_.count_only && residual.empty() && sorted;
   bool covered =
       keys_only || (residual.empty() && sorted && CanCover(in_, *access.index, access.multikey));
@@ -333,7 +334,8 @@ bool PlanBuilder::AddBranches(const MatchExpression& branch,
       residual.push_back(c);
   KeyFilter key_filter;
   if (best->index != nullptr && !residual.empty() && PlanKindOf(*best->index).keys_hold_values)
-    key_filter = KeyFilter::Take(*best->index, best->multikey, &residual);
+    key_filter = KeyFilter::Take(*best->index, best->multikey, &residual,
+                                 out->in_order ? nullptr : &best->bounds);
   out->filtered = out->filtered || !key_filter.empty();
   // Take keeps the order: what is left of the branch's own clauses comes first.
   if (!residual.empty() && std::find(own.begin(), own.end(), residual.front()) != own.end())
