@@ -42,6 +42,14 @@ class GroupStage final : public PipelineStage {
     if (const ReadableExpression* id = AsReadable(*id_)) request->one_per = id->DocumentPath();
     request->one_per_last = op == "$last";
   }
+  bool ReadsFirstOnly() const {
+    return !fields_.empty() && id_->Constant() != nullptr &&
+           std::all_of(fields_.begin(), fields_.end(), [](const AccumulatorField& f) {
+             // Another document's argument might be an error.
+             return f.def->name == "$first" && f.argument && AsReadable(*f.argument) != nullptr &&
+                    !AsReadable(*f.argument)->DocumentPath().empty();
+           });
+  }
   /// GroupedFrom, of "_id" and below.
   std::string SourceOf(std::string_view path) const {
     if (path.substr(0, path.find('.')) != "_id") return {};
@@ -630,6 +638,11 @@ class GroupStage final : public PipelineStage {
 
 bool IsGroup(const PipelineStage& stage) {
   return dynamic_cast<const GroupStage*>(&stage) != nullptr;
+}
+
+bool ReadsFirstOnly(const PipelineStage& stage) {
+  auto* group = dynamic_cast<const GroupStage*>(&stage);
+  return group != nullptr && group->ReadsFirstOnly();
 }
 
 std::string GroupedFrom(const PipelineStage& stage, std::string_view path) {

@@ -123,6 +123,10 @@ class Optimizer {
         return false;
       }
     }
+    if (auto* sort = As<PipelineSort>(a); sort && sort->limit() != 1 && ReadsFirstOnly(*b)) {
+      sort->set_limit(1);
+      return true;
+    }
     if (auto* unwind = As<PipelineUnwind>(b); unwind && AbsorbUnwind(*a, *unwind)) {
       Erase(i + 1);
       return true;

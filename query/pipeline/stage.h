@@ -335,6 +335,8 @@ std::optional<bool> ProjectionTouches(const PipelineStage& stage, std::string_vi
 std::string ProjectionRenamedFrom(const PipelineStage& stage, std::string_view field);
 /// Whether the stage is a $group.
 bool IsGroup(const PipelineStage& stage);
+/// Whether the stage is a $group of everything that shows nothing but parts of its first document.
+bool ReadsFirstOnly(const PipelineStage& stage);
 /// As a $group: the path in its input whose value is at `path` of what comes out, for paths in
 /// `_id`. Empty: none, or the stage is no $group.
 std::string GroupedFrom(const PipelineStage& stage, std::string_view path);

@@ -563,6 +563,21 @@ def ask_first(client, db, r, docs, found, f):
                     break
 
 
+def ask_first_of_all(client, db, r, found, f):
+    sort = {r.choice(["a", "b", "c"]): r.choice([1, -1])}
+    pipeline = [{"$match": f}, {"$sort": sort}, {"$group": {"_id": None, "x": {"$first": "$_id"}}}]
+    got = aggregate(client, db, pipeline)
+    if len(got) != (1 if found else 0):
+        raise Difference(f"{pipeline}: {got}")
+    for d in got:
+        first = next((y for y in found if y["_id"] == d["x"]), None)
+        if first is None:
+            raise Difference(f"{pipeline}: {got} does not match")
+        ((mine, sign),) = sort_key(first, sort)
+        if any(order(sort_key(y, sort)[0][0], mine) * sign < 0 for y in found):
+            raise Difference(f"{pipeline}: {first} is not the first")
+
+
 def renamed(f, names):
     out = {}
     for name, want in f.items():
@@ -648,6 +663,7 @@ def ask(client, db, r, docs, indexes):
         ask_values(client, db, r, [docs[i] for i in want], f)
         ask_paths(client, db, r, f)
         ask_first(client, db, r, docs, [docs[i] for i in want], f)
+        ask_first_of_all(client, db, r, [docs[i] for i in want], f)
         ask_renamed(client, db, r, docs)
     except Difference as e:
         return str(e)
