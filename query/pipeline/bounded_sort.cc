@@ -59,11 +59,8 @@ Result<void> BoundedSortStage::Add(BsonView point) {
   Trim();
   if (memory_ <= options().memory_limit && hold_.Set(memory_)) return Ok();
   // Above the memory limit: all the rest goes through a sorter, which can use the disk.
-  sorter_ = std::make_unique<Sorter>(pattern_,
-                                     SorterOptions{.limit = limit_ > 0 ? limit_ - handed_on_ : 0,
-                                                   .memory_limit = options().memory_limit,
-                                                   .allow_disk_use = options().allow_disk_use,
-                                                   .temp_dir = options().temp_dir});
+  sorter_ =
+      std::make_unique<Sorter>(pattern_, options().Sorting(limit_ > 0 ? limit_ - handed_on_ : 0));
   for (Entry& kept : heap_) {
     MAYFLY_TRY(sorter_->Add(BsonView(kept.point.data())));
     kept = Entry();
@@ -96,12 +93,7 @@ Result<StreamState> BoundedSortStage::NextSorted(StreamDocument* out) {
 Result<StreamState> BoundedSortStage::GetNext(StreamDocument* out) {
   if (!begun_) {
     begun_ = true;
-    if (!*kept_)
-      sorter_ = std::make_unique<Sorter>(pattern_,
-                                         SorterOptions{.limit = limit_,
-                                                       .memory_limit = options().memory_limit,
-                                                       .allow_disk_use = options().allow_disk_use,
-                                                       .temp_dir = options().temp_dir});
+    if (!*kept_) sorter_ = std::make_unique<Sorter>(pattern_, options().Sorting(limit_));
   }
   for (;;) {
     if (limit_ > 0 && handed_on_ >= limit_) return StreamState::kEof;

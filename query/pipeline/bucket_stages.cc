@@ -252,10 +252,7 @@ class BucketAutoStage final : public PipelineStage {
     if (!sorter_) {
       BsonDocument by = BuildBson([](BsonBuilder& b) { b.Append("k", 1); });
       MAYFLY_TRY(SortPattern pattern, SortPattern::Parse(by));
-      sorter_ = std::make_unique<Sorter>(std::move(pattern),
-                                         SorterOptions{.memory_limit = options().memory_limit,
-                                                       .allow_disk_use = options().allow_disk_use,
-                                                       .temp_dir = options().temp_dir});
+      sorter_ = std::make_unique<Sorter>(std::move(pattern), options().Sorting());
     }
     while (!sorted_) {
       StreamDocument in;

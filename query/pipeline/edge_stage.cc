@@ -140,10 +140,7 @@ Result<void> EdgeStage::TakeBest() {
 }
 
 Result<void> EdgeStage::SortAll() {
-  sorter_ =
-      std::make_unique<Sorter>(pattern_, SorterOptions{.memory_limit = options().memory_limit,
-                                                       .allow_disk_use = options().allow_disk_use,
-                                                       .temp_dir = options().temp_dir});
+  sorter_ = std::make_unique<Sorter>(pattern_, options().Sorting());
   MAYFLY_TRY(OpenBuckets(nullptr, false));
   for (;;) {
     MAYFLY_TRY(Check());

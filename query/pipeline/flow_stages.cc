@@ -212,13 +212,11 @@ void PipelineSort::ExplainStats(BsonBuilder& out) const {
 }
 
 Result<StreamState> PipelineSort::GetNext(StreamDocument* out) {
-  if (!sorter_)
-    sorter_ =
-        std::make_unique<Sorter>(pattern_, SorterOptions{.limit = limit_,
-                                                         .memory_limit = options().memory_limit,
-                                                         .allow_disk_use = options().allow_disk_use,
-                                                         .temp_dir = options().temp_dir,
-                                                         .want_sort_key = want_sort_key_});
+  if (!sorter_) {
+    SorterOptions sorting = options().Sorting(limit_);
+    sorting.want_sort_key = want_sort_key_;
+    sorter_ = std::make_unique<Sorter>(pattern_, std::move(sorting));
+  }
   return NextSorted([&] { return Pull(out); }, *sorter_, &sorted_, out);
 }
 
@@ -262,11 +260,7 @@ class SampleStage final : public PipelineStage {
         meta.Append("$meta", "randVal");
       });
       MAYFLY_TRY(SortPattern pattern, SortPattern::Parse(spec));
-      sorter_ = std::make_unique<Sorter>(std::move(pattern),
-                                         SorterOptions{.limit = size_,
-                                                       .memory_limit = options().memory_limit,
-                                                       .allow_disk_use = options().allow_disk_use,
-                                                       .temp_dir = options().temp_dir});
+      sorter_ = std::make_unique<Sorter>(std::move(pattern), options().Sorting(size_));
     }
     return NextSorted([&] { return Pull(out); }, *sorter_, &sorted_, out);
   }

@@ -19,10 +19,7 @@ Result<void> PartitionSorter::Begin(BsonView sort, const PipelineOptions& option
     for (const BsonElement& e : sort) b.Append("d." + std::string(e.name), e.value);
   });
   MAYFLY_TRY(SortPattern pattern, SortPattern::Parse(spec));
-  sorter_ = std::make_unique<Sorter>(std::move(pattern),
-                                     SorterOptions{.memory_limit = options.memory_limit,
-                                                   .allow_disk_use = options.allow_disk_use,
-                                                   .temp_dir = options.temp_dir});
+  sorter_ = std::make_unique<Sorter>(std::move(pattern), options.Sorting());
   return Ok();
 }
 

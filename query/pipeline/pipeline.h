@@ -151,6 +151,14 @@ struct PipelineOptions {
   /// After how many stages the pipeline of a view ends, ascending: what only stages within the view
   /// may know of its documents does not pass. Not of sub-pipelines.
   std::vector<int> view_ends;
+
+  /// Those of a sorter in a stage. `limit`: 0 for all documents.
+  SorterOptions Sorting(int64_t limit = 0) const {
+    return {.limit = limit,
+            .memory_limit = memory_limit,
+            .allow_disk_use = allow_disk_use,
+            .temp_dir = temp_dir};
+  }
 };
 
 /// State that the stages of a pipeline share while it runs.

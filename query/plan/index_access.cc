@@ -54,8 +54,8 @@ IndexAccess OrdinaryAccess(const IndexInfoPtr& index, uint64_t multikey_fields,
     // "a.0.b" reaches into an array without making the index multikey. The entry of {a: [2]} is
     // then null, although the document does not match {"a.0.b": null}. So the negation of null
     // gives no bounds here.
-    bool multikey =
-        (access.multikey >> std::min<size_t>(i, 63) & 1) || match::HasNumericPart(index->fields[i].path);
+    bool multikey = (access.multikey >> std::min<size_t>(i, 63) & 1) ||
+                    match::HasNumericPart(index->fields[i].path);
     bool exists = false, bounded = false, whole = false;
     if (!multikey) {
       for (const auto& p : predicates) {
