@@ -140,6 +140,8 @@ Result<void> UnpackStage::Open(BsonView bucket) {
   }
   if (hides_ || tests_) {
     const bool all = tests_ && test_whole_;
+    tested_is_all_ = all || (fields_ && std::includes(tested_fields_.begin(), tested_fields_.end(),
+                                                      fields_->begin(), fields_->end()));
     return tested_.emplace().Open(whole, shape_.fields, all ? nullptr : &tested_fields_);
   }
   return edge_ == Edge::kNone ? Result<void>(Ok()) : GoToEdge();
@@ -248,8 +250,13 @@ Result<bool> UnpackStage::FindPoint() {
     if (comes && tests_) {
       MAYFLY_TRY(comes, match_->Matches(point.doc, &Eval(point)));
     }
-    if (comes) return true;
-    MAYFLY_TRY(points_.Skip());
+    if (comes) {
+      tested_point_ = *next;
+      return true;
+    }
+    if (!tested_is_all_) {
+      MAYFLY_TRY(points_.Skip());
+    }
   }
 }
 
@@ -309,7 +316,12 @@ Result<bool> UnpackStage::NextPoint(StreamDocument* out) {
     MAYFLY_TRY(open_, FindPoint());
   }
   if (!open_) return false;
-  MAYFLY_TRY(const std::optional<BsonView> point, points_.Next());
+  std::optional<BsonView> point;
+  if (tested_ && tested_is_all_) {
+    point = tested_point_;
+  } else {
+    MAYFLY_TRY(point, points_.Next());
+  }
   open_ = point && ++from_ < to_;
   if (!point) return false;
   *out = {summary_ ? SummaryOfPoint(*point) : *point, nullptr};

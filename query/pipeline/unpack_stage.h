@@ -98,6 +98,9 @@ class UnpackStage final : public PipelineStage {
   BucketPoints points_;
   /// With a filter on few of the fields: those alone, one point ahead of points_.
   std::optional<BucketPoints> tested_;
+  /// tested_ has all fields that are read, so that points_ is not needed: its last point comes out.
+  bool tested_is_all_ = false;
+  BsonView tested_point_;
   bool open_ = false;
   enum class Edge : uint8_t { kNone, kNewest, kOldest } edge_ = Edge::kNone;
   /// The range of positions in points_ that come out, if not all do.
