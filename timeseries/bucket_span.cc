@@ -129,6 +129,15 @@ Instant BucketFloor(Instant t, BucketSpan span) {
   return {floor};
 }
 
+std::string BucketIdPrefix(Instant floor) {
+  int64_t seconds = floor.millis / 1000;
+  if (floor.millis % 1000 < 0) --seconds;
+  std::string prefix(4, '\0');
+  for (size_t i = 0; i < 4; ++i)
+    prefix[i] = static_cast<char>(static_cast<uint64_t>(seconds) >> (24 - 8 * i));
+  return prefix;
+}
+
 bool FitsBucket(Instant t, Instant floor, BucketSpan span) {
   if (t < floor) return false;
   const auto since = static_cast<uint64_t>(t.millis) - static_cast<uint64_t>(floor.millis);

@@ -6,6 +6,7 @@
 #include "protocol/bson_compare.h"
 #include "protocol/instant.h"
 #include "query/pipeline/bucket_test.h"
+#include "timeseries/bucket_span.h"
 
 namespace mayfly {
 namespace {
@@ -289,9 +290,8 @@ class Converter {
     if (lower ? seconds < 0 : seconds > UINT32_MAX) return;  // no bound
     seconds = std::clamp<int64_t>(seconds, 0, UINT32_MAX);
     // Nothing is below zero, and the lower bounds of buckets above all seconds are none.
-    std::string id(12, lower || millis < 0 ? '\0' : '\xFF');
-    for (size_t i = 0; i < 4; ++i)
-      id[i] = static_cast<char>(static_cast<uint64_t>(seconds) >> (24 - 8 * i));
+    const std::string id = BucketIdPrefix(Instant{seconds * 1000}) +
+                           std::string(8, lower || millis < 0 ? '\0' : '\xFF');
     // bounded: by the filter
     out.push_back(BuildBson([&](BsonBuilder& b) {
       BsonBuilder bound = b.OpenDocument("_id");

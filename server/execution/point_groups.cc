@@ -40,12 +40,8 @@ std::string NewBucketId(Instant floor) {
   // have to begin within reach of each other.
   static std::atomic<uint64_t> next{RandomStart()};
   const uint64_t own = next.fetch_add(1, std::memory_order_relaxed);
-  int64_t seconds = floor.millis / 1000;
-  if (floor.millis % 1000 < 0) --seconds;
-  std::string id(12, '\0');
-  for (size_t i = 0; i < 4; ++i)
-    id[i] = static_cast<char>(static_cast<uint64_t>(seconds) >> (24 - 8 * i));
-  for (size_t i = 0; i < 8; ++i) id[4 + i] = static_cast<char>(own >> (56 - 8 * i));
+  std::string id = BucketIdPrefix(floor);
+  for (size_t i = 0; i < 8; ++i) id.push_back(static_cast<char>(own >> (56 - 8 * i)));
   return id;
 }
 

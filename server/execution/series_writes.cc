@@ -538,7 +538,7 @@ Result<bool> WriteCommand::CheckBucket(BsonView doc) const {
   if (!id.Is(BsonType::kObjectId)) return bad("_id must be an ObjectId");
   if (!least.IsDate())
     return bad("control.min." + series.time_field + " must be the date from which it is");
-  if (NewBucketId(least.Date()).substr(0, 4) != id.ObjectId().substr(0, 4))
+  if (BucketIdPrefix(least.Date()) != id.ObjectId().substr(0, 4))
     return bad("the seconds of _id must be those of control.min." + series.time_field);
   std::string points;
   std::vector<size_t> ends;

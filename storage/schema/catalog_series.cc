@@ -103,17 +103,14 @@ Result<CollectionInfoPtr> CatalogImpl::CreateSeries(Operation& op, CollectionInf
 Result<void> CatalogImpl::DropSeries(Operation& op, const CollectionInfo& series) {
   for (;;) {
     const CollectionInfoPtr buckets = Find(series.db, series.view_on);
+    const CollectionInfoPtr own = FindById(series.id);
+    if (!own) return SeriesNotFound();
     WriteUnit unit(storage_, op);
-    // Gates in the order of ids, as everywhere: the buckets are the older one.
-    if (buckets) {
-      Result<void> gate = Gate(unit, op, *buckets);
-      if (!gate && gate.error().code == ErrorCode::kNamespaceNotFound) {
-        MAYFLY_TRY(op.CheckInterrupt());
-        continue;
-      }
-      MAYFLY_TRY(std::move(gate));
+    MAYFLY_TRY(const bool all_there, GateAll(unit, op, {buckets, own}));
+    if (!all_there) {
+      MAYFLY_TRY(op.CheckInterrupt());
+      continue;
     }
-    MAYFLY_TRY(Gate(unit, op, series));
     std::lock_guard l(ddl_mutex_);
     MAYFLY_TRY(CollectionInfoPtr now, Current(series));
     if (now->ns != series.ns) return SeriesNotFound();

@@ -202,6 +202,18 @@ Result<void> Validate(WriteUnit::Impl& u, const CollectionInfo& from, const Coll
   return Ok();
 }
 
+/// Puts one document into the archive, in the place of `existing`, which has been read and locked;
+/// null: there is none. `copy`: in the unit's arena. Errors: as CopyToArchive.
+Result<void> PutOver(WriteUnit& unit, const CollectionInfo& from, const CollectionInfo& into,
+                     BsonView copy, const WriteUnit::Locked* existing) {
+  WriteUnit::Impl& u = unit.impl();
+  MAYFLY_TRY(Validate(u, from, into, copy, existing != nullptr ? &existing->doc : nullptr));
+  MAYFLY_TRY(std::optional<Instant> deadline,
+             u.storage->expiry_policy->ArchiveDeadline(into, copy, u.op->now));
+  if (existing != nullptr) return unit.Update(into, *existing, copy, deadline);
+  return unit.Insert(into, copy, deadline);
+}
+
 /// Puts one document into the archive, in the place of one with its `_id`. `copy`: in the unit's
 /// arena. Errors: as CopyToArchive.
 Result<void> PutDocument(WriteUnit& unit, const CollectionInfo& from, const CollectionInfo& into,
@@ -211,12 +223,8 @@ Result<void> PutDocument(WriteUnit& unit, const CollectionInfo& from, const Coll
   AppendRecordKeyOfId(into.id, copy.First().value, key);
   if (u.transaction) u.transaction->archived.insert(key);
   WriteUnit::Locked existing;
-  MAYFLY_TRY(bool found, unit.LockAndRead(into, key, &existing));
-  MAYFLY_TRY(Validate(u, from, into, copy, found ? &existing.doc : nullptr));
-  MAYFLY_TRY(std::optional<Instant> deadline,
-             u.storage->expiry_policy->ArchiveDeadline(into, copy, u.op->now));
-  if (found) return unit.Update(into, existing, copy, deadline);
-  return unit.Insert(into, copy, deadline);
+  MAYFLY_TRY(const bool found, unit.LockAndRead(into, key, &existing));
+  return PutOver(unit, from, into, copy, found ? &existing : nullptr);
 }
 
 /// Whether a document of an ordinary collection may have this `_id`. Of the points in a bucket that
@@ -264,10 +272,15 @@ Result<void> PutPoints(WriteUnit& unit, const CollectionInfo& from, const Collec
       if (found && existing.doc.bytes() == copy.bytes()) continue;
       taken = found;
     }
-    if (taken)
+    if (taken) {
       copy = with_id_first(
           point, [&](BsonBuilder& b) { b.AppendObjectId("_id", NewObjectId(u.op->now)); });
-    MAYFLY_TRY(PutDocument(unit, from, into, BsonView(u.arena.Copy(copy.bytes()))));
+      MAYFLY_TRY(PutDocument(unit, from, into, BsonView(u.arena.Copy(copy.bytes()))));
+    } else {
+      // Nothing is there: that has just been read, and is locked.
+      if (u.transaction) u.transaction->archived.insert(key);
+      MAYFLY_TRY(PutOver(unit, from, into, BsonView(u.arena.Copy(copy.bytes())), nullptr));
+    }
     ++*documents;
   }
   return Ok();

@@ -94,6 +94,8 @@ TEST_CASE("Lower bounds of buckets", "[bucket]") {
       CHECK(FitsBucket(Instant{t}, floor, span));
     }
   }
+  CHECK(BucketIdPrefix(Instant{1'893'456'000'999}) == "\x70\xDB\xD8\x80");
+  CHECK(BucketIdPrefix(Instant{-1}) == "\xFF\xFF\xFF\xFF");
   CHECK(!FitsBucket(Instant{3'660'000}, Instant{60'000}, minute));
   CHECK(FitsBucket(Instant{3'659'999}, Instant{60'000}, minute));
   CHECK(!FitsBucket(Instant{59'999}, Instant{60'000}, minute));
