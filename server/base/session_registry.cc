@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <list>
 
+#include "protocol/fair_share.h"
 #include "protocol/hex.h"
 #include "protocol/seeded_hash.h"
 #include "security/crypto.h"
@@ -80,9 +81,9 @@ Result<void> SessionRegistry::MakeRoomFor(const std::string& owner) {
     {
       std::lock_guard l(clients_->mutex);
       const auto of = clients_->sessions.find(owner);
-      const int64_t room = static_cast<int64_t>(kMaxSessions) - count_;
       if (of == clients_->sessions.end() ||
-          static_cast<int64_t>(of->second.all.size()) < std::min(kMaxClientSessions, room))
+          FitsFairShare(static_cast<int64_t>(of->second.all.size()) + 1, count_ + 1,
+                        static_cast<int64_t>(kMaxSessions), kMaxClientSessions, false))
         return Ok();
       Session* const found = LeastUsed(of->second);
       if (found == nullptr) break;

@@ -95,13 +95,14 @@ Result<RoleDocument> UserChange::Role(const RoleName& name) {
   return std::move(*role);
 }
 
-RoleReader UserChange::reader() {
-  return
-      [&ctx = *ctx_](const RoleName& name, RoleParts parts) -> Result<std::optional<RoleDocument>> {
-        MAYFLY_TRY(ctx.op.CheckInterrupt());
-        return ctx.server.access().stored().ReadRole(name, parts);
-      };
+RoleReader InterruptibleRoles(CommandContext& ctx) {
+  return [&ctx](const RoleName& name, RoleParts parts) -> Result<std::optional<RoleDocument>> {
+    MAYFLY_TRY(ctx.op.CheckInterrupt());
+    return ctx.server.access().stored().ReadRole(name, parts);
+  };
 }
+
+RoleReader UserChange::reader() { return InterruptibleRoles(*ctx_); }
 
 Result<void> UserChange::CheckRolesExist(const std::vector<RoleName>& roles) {
   for (const RoleName& name : roles) {

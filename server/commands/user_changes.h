@@ -12,6 +12,9 @@
 
 namespace mayfly {
 
+/// Reads roles for one command, which can be interrupted before each. Valid as long as `ctx`.
+RoleReader InterruptibleRoles(CommandContext& ctx);
+
 /// A change of users or roles while it is made: it has the lock of such changes, so what it reads
 /// is what it changes. Blocking: on a worker. One thread.
 class UserChange {

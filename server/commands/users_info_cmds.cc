@@ -1,6 +1,7 @@
 #include "query/match/record_filter.h"
 #include "security/builtin_roles.h"
 #include "security/role_graph.h"
+#include "server/commands/user_changes.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/server_context.h"
 #include "server/privileges/privileges.h"
@@ -13,13 +14,6 @@ namespace {
 
 /// Names that one command may ask for.
 constexpr size_t kMaxAskedNames = 10'000;
-
-RoleReader ReaderOf(CommandContext& ctx) {
-  return [&ctx](const RoleName& name, RoleParts parts) -> Result<std::optional<RoleDocument>> {
-    MAYFLY_TRY(ctx.op.CheckInterrupt());
-    return ctx.server.access().stored().ReadRole(name, parts);
-  };
-}
 
 /// A list of many may be larger than a reply can be: no more is read then.
 Result<void> CheckSize(const BsonBuilder& reply) {
@@ -121,7 +115,7 @@ Result<void> AppendUser(CommandContext& ctx, const UsersQuery& q, UserDocument u
     out.Append(shown.view().AsValue());
     return Ok();
   }
-  MAYFLY_TRY(ResolvedRoles resolved, ResolveSomeRoles(user.roles, ReaderOf(ctx)));
+  MAYFLY_TRY(ResolvedRoles resolved, ResolveSomeRoles(user.roles, InterruptibleRoles(ctx)));
   BsonBuilder one = out.OpenDocument();
   one.AppendAll(shown);
   AppendRoleNames(one, "inheritedRoles", resolved.roles);
@@ -205,7 +199,7 @@ Result<RolesQuery> ReadRolesQuery(const CommandRequest& req) {
 
 Result<void> AppendRole(CommandContext& ctx, const RolesQuery& q, const RoleDocument& role,
                         bool builtin, BsonArrayBuilder& out) {
-  MAYFLY_TRY(ResolvedRoles resolved, ResolveSomeRoles(role.roles, ReaderOf(ctx)));
+  MAYFLY_TRY(ResolvedRoles resolved, ResolveSomeRoles(role.roles, InterruptibleRoles(ctx)));
   BsonBuilder one = out.OpenDocument();
   one.Append("_id", role.name.Id());
   AppendRoleName(one, role.name);
@@ -246,7 +240,7 @@ Result<void> AppendFragment(CommandContext& ctx, const RolesQuery& q, BsonBuilde
     }
     roles.push_back(name);
   }
-  MAYFLY_TRY(ResolvedRoles resolved, ResolveSomeRoles(roles, ReaderOf(ctx)));
+  MAYFLY_TRY(ResolvedRoles resolved, ResolveSomeRoles(roles, InterruptibleRoles(ctx)));
   BsonBuilder fragment = reply.OpenDocument("userFragment");
   AppendRoleNames(fragment, "roles", roles);
   AppendRoleNames(fragment, "inheritedRoles", resolved.roles);

@@ -7,6 +7,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "protocol/field_once.h"
 #include "server/dispatch/io_timer.h"
 #include "server/dispatch/operation_registry.h"
 #include "server/dispatch/server_context.h"
@@ -185,14 +186,7 @@ Result<WriteConcern> ParseWriteConcern(BsonValue value, bool replicated) {
   unsigned seen = 0;
   for (const BsonElement& e : value.Document()) {
     const BsonValue v = e.value;
-    if (const auto* name = std::find(std::begin(kOnce), std::end(kOnce), e.name);
-        name != std::end(kOnce)) {
-      const unsigned bit = 1U << (name - std::begin(kOnce));
-      if ((seen & bit) != 0)
-        return Error{LocationCode(40413),
-                     "BSON field 'writeConcern." + std::string(e.name) + "' is a duplicate field"};
-      seen |= bit;
-    }
+    MAYFLY_TRY(FieldOnce("writeConcern", kOnce, e.name, &seen));
     if (e.name == "w") {
       if (v.IsNumber()) {
         wc.w = v.NumberAsInt64();

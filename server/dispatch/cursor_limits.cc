@@ -21,12 +21,11 @@ int64_t CursorLimits::MostCursors() {
   return std::clamp(large_memory::Limit() / kShare, kLeast, kMaxCursors);
 }
 
-Result<void> CursorLimits::Check(const Use& client, const std::string& whose) const {
-  // What is left for others stays larger than what any client has.
-  const int64_t left = MostCursors() - all_.cursors + 1;
-  if (client.cursors > std::max<int64_t>(1, std::min(MostOfClient(), left)))
+Result<void> CursorLimits::Check(const Use& client, std::string_view whose) const {
+  if (client.cursors > 1 &&
+      !FitsFairShare(client.cursors, all_.cursors, MostCursors(), MostOfClient(), false))
     return TooMany("cannot open a cursor: " + std::to_string(client.cursors - 1) + " cursors of " +
-                   whose + " are open already");
+                   std::string(whose) + " are open already");
   if (all_.cursors > MostCursors())
     return TooMany("cannot open a cursor: " + std::to_string(all_.cursors - 1) +
                    " cursors are open already");
@@ -37,8 +36,8 @@ Result<void> CursorLimits::Check(const Use& client, const std::string& whose) co
   // A client's only cursor may be a large one.
   if (!FitsFairShare(client.bytes, all_.bytes, MostBytes(), MostBytesOfClient(),
                      client.cursors == 1))
-    return TooMany("cannot open a cursor: with it the cursors of " + whose + " would take " +
-                   std::to_string(client.bytes >> 20) + " MB, more than the " +
+    return TooMany("cannot open a cursor: with it the cursors of " + std::string(whose) +
+                   " would take " + std::to_string(client.bytes >> 20) + " MB, more than the " +
                    std::to_string(MostBytesOfClient() >> 20) +
                    " MB they may, or more than would be left for all others");
   return Ok();
@@ -58,7 +57,7 @@ Result<std::unique_ptr<CursorLimits::Share>> CursorLimits::Take(std::string_view
                                                                 std::string_view address,
                                                                 size_t bytes, size_t held) {
   const bool of_server = user.empty() && address.empty();
-  const std::string whose = user.empty() ? "this client's address" : "this user";
+  const std::string_view whose = user.empty() ? "this client's address" : "this user";
   auto share = std::make_unique<Share>(shared_from_this(), OwnerOf(user, address));
   // One that is refused gives back what it took as every other does: when it ends, below the lock.
   Result<void> room = Ok();

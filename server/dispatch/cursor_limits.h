@@ -56,7 +56,7 @@ class CursorLimits : public std::enable_shared_from_this<CursorLimits> {
     int64_t cursors = 0, bytes = 0;
   };
   /// `whose`: of the client, for messages. REQUIRES: mutex_.
-  Result<void> Check(const Use& client, const std::string& whose) const;
+  Result<void> Check(const Use& client, std::string_view whose) const;
   /// REQUIRES: mutex_.
   void Change(Share& share, Use& client, int64_t bytes, int64_t held);
 

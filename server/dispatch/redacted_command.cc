@@ -431,7 +431,10 @@ void ShownCommand::AppendDocument(std::string_view name, BsonView document,
 }
 
 BsonDocument RedactedCommand(BsonView command, const CommandLook& look) {
-  const ShownCommand shown(command, look);
+  return RedactedCommand(command, ShownCommand(command, look));
+}
+
+BsonDocument RedactedCommand(BsonView command, const ShownCommand& shown) {
   return BuildBson([&](BsonBuilder& b) {
     for (const BsonElement& e : command) shown.Append(e, b);
   });

@@ -65,6 +65,8 @@ class ShownCommand {
 
 /// A document of a command without its secrets, when only a part of the command is at hand.
 BsonDocument RedactedCommand(BsonView command, const CommandLook& look = {});
+/// The same for whoever has looked at it already: `shown` is of this command.
+BsonDocument RedactedCommand(BsonView command, const ShownCommand& shown);
 /// What may be shown of the definition of a collection or an index (options, a view's pipeline, a
 /// validator, the filter of an index): of one that is made on the collections of users only names.
 /// `view_on`: of a view; else empty.

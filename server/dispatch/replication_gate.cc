@@ -8,6 +8,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "protocol/error_labels.h"
+#include "protocol/field_once.h"
 #include "security/time_keys.h"
 #include "server/dispatch/io_timer.h"
 #include "server/dispatch/server_context.h"
@@ -288,13 +289,7 @@ Result<void> CheckReadConcernFields(BsonView rc) {
                                           "afterOpTime", "provenance"};
   unsigned seen = 0;
   for (const BsonElement& e : rc) {
-    const auto* field = std::find(std::begin(kFields), std::end(kFields), e.name);
-    if (field == std::end(kFields)) continue;  // refused below
-    const unsigned bit = 1U << (field - std::begin(kFields));
-    if ((seen & bit) != 0)
-      return Error{LocationCode(40413),
-                   "BSON field 'readConcern." + std::string(e.name) + "' is a duplicate field"};
-    seen |= bit;
+    MAYFLY_TRY(FieldOnce("readConcern", kFields, e.name, &seen));  // others are refused below
     if (e.name == "afterOpTime" && e.value.IsDocument()) {
       size_t fields = 0;
       for (const BsonElement& part : e.value.Document()) {

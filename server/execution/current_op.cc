@@ -214,8 +214,9 @@ void AppendIdleTransaction(std::string_view host, std::string_view now_text,
 void Redact(std::span<const Uuid> uuids, Taken& t) {
   CommandLook look{.uuids = uuids, .whole = t.whole};
   look.of_users = NamesUsersCollection(t.ns) || t.reads_credentials;
-  look.of_users = ShownCommand(t.command, look).of_users();
-  t.command = RedactedCommand(t.command, look);
+  const ShownCommand shown(t.command, look);
+  look.of_users = shown.of_users();
+  t.command = RedactedCommand(t.command, shown);
   t.comment = RedactedCommand(t.comment, look);
   t.originating = RedactedCommand(t.originating, look);
 }

@@ -23,10 +23,11 @@ struct CurrentOpOptions {
 struct Asker {
   bool access_control = false;  ///< else everything is everybody's
   UserName user;                ///< empty: nobody has logged in
-  int64_t connection_id = 0;    ///< 0: no client; matters without access control
+  /// Set by currentOp alone; 0, as AskerOf leaves it: no client's. Matters without access control.
+  int64_t connection_id = 0;
 };
-/// Who runs `op` now. A cursor's pipeline asks again in each batch: its connection may be another
-/// one than that which opened it, and that one may be gone.
+/// Who runs `op` now: its user. A cursor's pipeline asks again in each batch, which may be another
+/// operation's.
 Asker AskerOf(ServerContext& server, const Operation& op);
 
 /// What runs now, one document per operation, as currentOp and `{$currentOp: {}}` show it.

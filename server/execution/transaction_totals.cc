@@ -39,10 +39,8 @@ Result<void> Transactions::TakeShareLocked(const std::string& client) {
   if (open_.load() >= static_cast<int64_t>(kMaxOpenTransactions))
     return Error{ErrorCode::kExceededMemoryLimit, "there are too many open transactions"};
   Share& share = by_client_[client];
-  // What is left for others stays larger than what any client has.
-  const int64_t left = static_cast<int64_t>(kMaxOpenTransactions) - open_.load();
-  if (share.open != 0 &&
-      share.open >= std::min(static_cast<int64_t>(kMaxTransactionsOfClient), left))
+  if (share.open != 0 && !FitsFairShare(share.open + 1, open_.load() + 1, kMaxOpenTransactions,
+                                        kMaxTransactionsOfClient, false))
     return Error{ErrorCode::kExceededMemoryLimit,
                  "this client has " + std::to_string(share.open) +
                      " open transactions, as many as it may: end some of them"};

@@ -4,6 +4,7 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/database_name.h"
+#include "protocol/field_once.h"
 #include "protocol/object_id.h"
 #include "storage/catalog/index_keys.h"
 #include "storage/catalog/namespace.h"
@@ -82,19 +83,15 @@ Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue v, Catalog& catalog
   auto invalid = [](std::string why) { return Error{ErrorCode::kInvalidOptions, std::move(why)}; };
   if (!v.IsDocument()) return type("onExpire", v, "object");
   // Who decides whether an archive is allowed must not see another one.
-  auto take = [](std::string_view field, BsonValue value, BsonValue* out) -> Result<void> {
-    if (!out->missing())
-      return Error{LocationCode(40413),
-                   "BSON field '" + std::string(field) + "' is a duplicate field"};
-    *out = value;
-    return Ok();
-  };
+  constexpr std::string_view kFields[] = {"action", "into"}, kFieldsOfInto[] = {"db", "coll"};
+  unsigned seen = 0, seen_of_into = 0;
   BsonValue action, into;
   for (const BsonElement& e : v.Document()) {
+    MAYFLY_TRY(FieldOnce("onExpire", kFields, e.name, &seen));
     if (e.name == "action") {
-      MAYFLY_TRY(take("onExpire.action", e.value, &action));
+      action = e.value;
     } else if (e.name == "into") {
-      MAYFLY_TRY(take("onExpire.into", e.value, &into));
+      into = e.value;
     } else {
       return invalid("onExpire has no field '" + std::string(e.name) +
                      "': give {action: \"archive\", into: {db, coll}}");
@@ -113,10 +110,11 @@ Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue v, Catalog& catalog
   if (!into.IsDocument()) return type("onExpire.into", into, "object");
   BsonValue to_db, to_coll;
   for (const BsonElement& e : into.Document()) {
+    MAYFLY_TRY(FieldOnce("onExpire.into", kFieldsOfInto, e.name, &seen_of_into));
     if (e.name == "db") {
-      MAYFLY_TRY(take("onExpire.into.db", e.value, &to_db));
+      to_db = e.value;
     } else if (e.name == "coll") {
-      MAYFLY_TRY(take("onExpire.into.coll", e.value, &to_coll));
+      to_coll = e.value;
     } else {
       return invalid("onExpire.into has no field '" + std::string(e.name) + "': give {db, coll}");
     }
