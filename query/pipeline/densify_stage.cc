@@ -343,6 +343,7 @@ Result<void> ParseDensifyStage(StageParser& p, BsonValue spec) {
     return Error{ErrorCode::kMissingField, std::string("BSON field '$densify.") +
                                                (s.field.empty() ? "field" : "range") +
                                                "' is missing but a required field"};
+  MAYFLY_TRY(CheckOptionsOnce("$densify.range", range));
   MAYFLY_TRY(ParseRange(range.Document(), &s));
   ExpressionPtr partition;
   if (!fields.missing() && !fields.Document().empty()) {

@@ -535,6 +535,7 @@ Result<void> ParseLookupStage(StageParser& p, BsonValue spec) {
         return FailedToParse("$lookup argument 'let: " + ValueText(e.value) +
                              "' must be an object, is type " + TypeText(e.value));
       has_let = true;
+      MAYFLY_TRY(CheckOptionsOnce("$lookup.let", e.value));
       for (const BsonElement& v : e.value.Document()) {
         MAYFLY_TRY(CheckVariableName(v.name));
         MAYFLY_TRY(ExpressionPtr x, ParseExpression(v.value, p.scope));

@@ -487,6 +487,7 @@ Result<void> ParseMergeVariables(BsonValue let, VariableScope& scope, MergeSpec*
   if (!let.IsDocument())
     return TypeMismatch("BSON field '$merge.let' is the wrong type '" + TypeText(let) +
                         "', expected type 'object'");
+  MAYFLY_TRY(CheckOptionsOnce("$merge.let", let));
   for (const BsonElement& e : let.Document()) {
     MAYFLY_TRY(CheckVariableName(e.name));
     MAYFLY_TRY(ExpressionPtr x, ParseExpression(e.value, scope));

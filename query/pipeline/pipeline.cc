@@ -1,10 +1,7 @@
 #include "query/pipeline/pipeline.h"
 
 #include <algorithm>
-#include <boost/container/static_vector.hpp>
 
-#include "protocol/cut_text.h"
-#include "protocol/seeded_hash.h"
 #include "query/expression/parse_work.h"
 #include "query/pipeline/bounded_sort.h"
 #include "query/pipeline/edge_stage.h"
@@ -18,9 +15,7 @@ namespace mayfly {
 namespace {
 
 constexpr int kMaxStages = 1000;
-constexpr int kMaxPipelineDepth = 20;    ///< of pipelines within pipelines
-constexpr size_t kNameBytes = 64;        ///< of an option's name in a set
-constexpr size_t kNameBytesAStep = 256;  ///< hashed in the time of a step
+constexpr int kMaxPipelineDepth = 20;  ///< of pipelines within pipelines
 
 constexpr StageRow kStages[] = {
     {"$_internalInhibitOptimization", 0, nullptr, "Internal."},
@@ -76,7 +71,7 @@ constexpr StageRow kStages[] = {
     {"$project", kStageChangeStream, &ParseProjectStage, "Fields kept, left out or computed."},
     {"$redact", kStageChangeStream, &ParseRedactStage,
      "Keeps or removes parts of documents by what is in them."},
-    {"$replaceRoot", kStageChangeStream, &ParseReplaceRootStage,
+    {"$replaceRoot", kStageChangeStream | kStageOptions, &ParseReplaceRootStage,
      "Replaces the document by a sub-document."},
     {"$replaceWith", kStageChangeStream, &ParseReplaceRootStage, "A shorter $replaceRoot."},
     {"$sample", kStageOptions, &ParseSampleStage, "Documents at random."},
@@ -113,28 +108,6 @@ const StageRow* FindStage(std::string_view name) {
   for (auto& row : kStages)
     if (row.name == name) return &row;
   return nullptr;
-}
-
-Result<void> CheckOptionsOnce(std::string_view where, BsonValue options) {
-  if (!options.IsDocument()) return Ok();
-  // Not sorted: that would be one long step where somebody sends a million of them.
-  ClientViewSet names;
-  // Few are compared with one another, without a table.
-  boost::container::static_vector<std::string_view, 16> few;
-  for (const BsonElement& e : options.Document()) {
-    MAYFLY_TRY(ParseWork::Step(1 + e.name.size() / kNameBytesAStep));
-    bool fresh = std::ranges::find(few, e.name) == few.end();
-    if (few.size() < few.capacity()) {
-      few.push_back(e.name);
-    } else {
-      ParseWork::Made(kNameBytes);
-      fresh = names.insert(e.name).second && fresh;
-    }
-    if (!fresh)
-      return LocationError(40413, "BSON field '" + std::string(where) + "." +
-                                      ShownText(e.name, 128) + "' is a duplicate field");
-  }
-  return Ok();
 }
 
 Result<void> CheckStageArray(BsonValue v, std::string_view what) {
@@ -278,6 +251,7 @@ Pipeline::~Pipeline() = default;
 Result<std::unique_ptr<Pipeline>> Pipeline::Parse(BsonView stages, const PipelineOptions& options) {
   ParseWork work(nullptr);
   std::vector<std::pair<std::string, Value>> variables = options.variables;
+  MAYFLY_TRY(CheckOptionsOnce("let", options.let.AsValue()));
   for (const BsonElement& e : options.let) {
     MAYFLY_TRY(ParseWork::Step());
     MAYFLY_TRY(CheckVariableName(e.name));

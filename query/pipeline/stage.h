@@ -10,6 +10,7 @@
 #include "protocol/bson_check.h"
 #include "query/expression/nesting.h"
 #include "query/expression/operator.h"
+#include "query/expression/options_once.h"
 #include "query/pipeline/pipeline.h"
 #include "storage/operation.h"
 
@@ -389,10 +390,6 @@ class VectorSource final : public DocumentSource {
   size_t next_ = 0, bytes_ = 0;
 };
 
-/// That no option of a stage is there twice: who decides whether a pipeline is allowed must not see
-/// another collection in it than who runs it. Other values than documents pass. Errors: 40413;
-/// those of ParseWork::Step.
-Result<void> CheckOptionsOnce(std::string_view where, BsonValue options);
 /// "pipeline" arrays of stages' arguments. Errors: TypeMismatch 14.
 Result<void> CheckStageArray(BsonValue v, std::string_view what);
 

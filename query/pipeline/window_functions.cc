@@ -6,6 +6,7 @@
 
 #include "protocol/bson_compare.h"
 #include "protocol/decimal128.h"
+#include "query/expression/options_once.h"
 #include "storage/operation.h"
 
 namespace mayfly {
@@ -748,8 +749,10 @@ Result<std::unique_ptr<WindowFunction>> WindowFunction::Parse(std::string_view f
     return FailedToParse(quoted + " must be an object with a window function");
   BsonElement function;
   BsonValue window;
+  MAYFLY_TRY(CheckOptionsOnce("$setWindowFields.output", spec));
   for (const BsonElement& e : spec.Document()) {
     if (e.name == "window") {
+      MAYFLY_TRY(CheckOptionsOnce("$setWindowFields.window", e.value));
       window = e.value;
     } else if (e.name.starts_with('$')) {
       if (!function.name.empty())

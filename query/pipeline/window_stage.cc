@@ -256,6 +256,7 @@ Result<void> ParseFillStage(StageParser& p, BsonValue spec) {
   BsonBuilder windows(window_bytes), values(value_bytes);
   for (const BsonElement& e : output.Document()) {
     BsonValue value, method;
+    MAYFLY_TRY(CheckOptionsOnce("$fill.output", e.value));
     if (e.value.IsDocument()) {
       for (const BsonElement& o : e.value.Document()) {
         if (o.name == "value")

@@ -1,5 +1,6 @@
 #include "query/expression/nesting.h"
 #include "query/expression/operator.h"
+#include "query/expression/options_once.h"
 #include "query/expression/parse_work.h"
 #include "query/plan/executor.h"
 #include "query/projection/projection.h"
@@ -149,6 +150,7 @@ Result<void> EvaluateLet(BsonView let, Operation& op, VariableScope* scope,
   ctx.cluster_time = op.cluster_time;
   ctx.op = &op;
   ctx.variables = std::move(*variables);
+  MAYFLY_TRY(CheckOptionsOnce("let", let.AsValue()));
   for (const auto& e : let) {
     MAYFLY_TRY(ParseWork::Step());
     MAYFLY_TRY(CheckVariableName(e.name));

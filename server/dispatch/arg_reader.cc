@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "protocol/cut_text.h"
+#include "protocol/field_once.h"
 #include "protocol/utf8.h"
 #include "storage/catalog/namespace.h"
 
@@ -125,6 +126,11 @@ Error GenericWrongType(const CommandRequest& r, const CommandField& f, std::stri
 /// A mode that nobody knows asks for something else than what it would get; so do tags and the like
 /// without one, which would have no effect.
 Result<void> CheckReadPreference(BsonView doc) {
+  constexpr std::string_view kFields[] = {"mode", "tags", "maxStalenessSeconds", "hedge"};
+  unsigned seen = 0;
+  for (const BsonElement& e : doc) {
+    MAYFLY_TRY(FieldOnce("$readPreference", kFields, e.name, &seen));
+  }
   const BsonValue mode = doc["mode"];
   if (mode.missing())
     return Error{ErrorCode::kMissingField,
@@ -139,6 +145,16 @@ Result<void> CheckReadPreference(BsonView doc) {
                "Could not parse $readPreference mode '" + ShownName(mode.String()) +
                    "'. Only the modes 'primary', 'primaryPreferred', 'secondary', "
                    "'secondaryPreferred', and 'nearest' are supported."};
+}
+
+/// What it says is checked by members of a set (replication_gate::CheckClusterTime).
+Result<void> CheckClusterTimeFields(BsonView doc) {
+  constexpr std::string_view kFields[] = {"clusterTime", "signature"};
+  unsigned seen = 0;
+  for (const BsonElement& e : doc) {
+    MAYFLY_TRY(FieldOnce("$clusterTime", kFields, e.name, &seen));
+  }
+  return Ok();
 }
 
 Result<void> ReadGeneric(const CommandField& f, CommandRequest* r) {
@@ -171,7 +187,8 @@ Result<void> ReadGeneric(const CommandField& f, CommandRequest* r) {
         // check_names: Dispatcher::Check looks
         r->db = v.String().substr(0, kMostOfDatabaseName);
       } else if (f.name == "$clusterTime") {
-        return document(&g.cluster_time);
+        MAYFLY_TRY(document(&g.cluster_time));
+        return CheckClusterTimeFields(v.Document());
       } else if (f.name == "$readPreference") {
         MAYFLY_TRY(document(&g.read_preference));
         return CheckReadPreference(v.Document());
@@ -520,6 +537,8 @@ void ArgReader::NotSupported(std::string_view name) {
 void ArgReader::CheckCollation() {
   const std::optional<BsonView> collation = OptDocument("collation");
   if (!collation || collation->empty()) return;
+  if (auto once = ArgReader(where_ + ".collation", *collation).FinishLoose(); !once)
+    return Fail(std::move(once).error());
   const BsonValue locale = (*collation)["locale"];
   if (locale.missing())
     return Fail({ErrorCode::kMissingField,

@@ -111,6 +111,7 @@ Result<bool> Boolean(std::string_view option, BsonValue v) {
 
 Result<void> CheckCollation(BsonValue v) {
   if (!v.IsDocument()) return WrongOptionType("collation", v.type(), "object");
+  MAYFLY_TRY(ArgReader("createIndexes.indexes.collation", v.Document()).FinishLoose());
   BsonValue locale = v.Document()["locale"];
   if (!locale.IsString() || locale.String() != "simple")
     return Error{

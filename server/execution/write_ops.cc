@@ -6,6 +6,7 @@
 #include "protocol/system_names.h"
 #include "query/expression/insert_prepare.h"
 #include "query/expression/operator.h"
+#include "query/expression/options_once.h"
 #include "query/expression/parse_work.h"
 #include "query/match/explain_mismatch.h"
 #include "server/access/stored_users.h"
@@ -508,6 +509,7 @@ Result<std::unique_ptr<mayfly::Update>> WriteCommand::ParseUpdate(const UpdateSt
   // evaluation.
   std::vector<VariableId> names;
   if (s.constants) {
+    MAYFLY_TRY(CheckOptionsOnce("update.updates.c", s.constants->AsValue()));
     for (const BsonElement& e : *s.constants) {
       MAYFLY_TRY(CheckVariableName(e.name));
     }

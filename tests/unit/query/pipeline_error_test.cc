@@ -53,6 +53,17 @@ TEST_CASE("Bad pipelines get MongoDB's codes", "[pipeline]") {
           {R"([{"$facet": {"a": [{"$collStats": {}}]}}])", 40600},
           {R"([{"$out": "x"}, {"$limit": 1}])", 40601},
           {R"([{"$limit": 1}, {"$collStats": {}}])", 40602},
+          {R"([{"$replaceRoot": {"newRoot": "$a", "newRoot": "$b"}}])", 40413},
+          {R"([{"$lookup": {"from": "o", "let": {"x": 1, "x": 2}, "pipeline": [], "as": "z"}}])",
+           40413},
+          {R"([{"$merge": {"into": "t", "let": {"x": 1, "x": 2}, "whenMatched": []}}])", 40413},
+          {R"([{"$fill": {"output": {"a": {"value": 1, "value": 2}}}}])", 40413},
+          {R"([{"$densify": {"field": "a", "range": {"step": 1, "step": 2, "bounds": "full"}}}])",
+           40413},
+          {R"([{"$setWindowFields": {"output": {"x": {"$sum": 1, "window": {}, "window": {}}}}}])",
+           40413},
+          {R"([{"$setWindowFields": {"output": {"x": {"$sum": 1, "window": {"documents": [0, 1], "documents": [0, 2]}}}}}])",
+           40413},
           {R"([{"$out": 1}])", 16990},
           {R"([{"$out": "system.x"}])", 17385},
           {R"([{"$merge": {"into": "t", "whenMatched": "fail", "whenNotMatched": "fail"}}])",
@@ -174,6 +185,9 @@ TEST_CASE("The command's let is seen everywhere", "[pipeline]") {
   BsonDocument bad = Json(R"({"x": "$a"})");
   r.options.let = bad;
   CHECK(r.Run("[]") == "error 4890500");
+  BsonDocument twice = Json(R"({"x": 1, "x": 2})");
+  r.options.let = twice;
+  CHECK(r.Run("[]") == "error 40413");
 }
 
 TEST_CASE("A killed operation stops a blocking stage", "[pipeline]") {

@@ -667,6 +667,23 @@ TEST_CASE("A point read leaves a document alone that is longer than its limits",
   }
 }
 
+TEST_CASE("A variable of a command's let is there once", "[plan]") {
+  PlanStore store;
+  const auto code = [&](const std::string& let) {
+    VariableScope scope;
+    std::vector<Value> variables;
+    const Result<void> r = EvaluateLet(PlanJson(let), *store.op, &scope, &variables);
+    return r ? 0 : static_cast<int>(r.error().code);
+  };
+  CHECK(code(R"({"x": 1, "y": "$$x"})") == 0);
+  CHECK(code(R"({"x": 1, "x": 2})") == 40413);
+  // Among many they are found as well.
+  std::string many;
+  for (int i = 0; i < 40; ++i) many += "\"v" + std::to_string(i) + "\": 1, ";
+  CHECK(code("{" + many + R"("w": 1})") == 0);
+  CHECK(code("{" + many + R"("v39": 1})") == 40413);
+}
+
 TEST_CASE("A document past its own deadline is never found", "[plan]") {
   PlanStore store;
   store.CreateIndex(R"({"key": {"a": 1}})");

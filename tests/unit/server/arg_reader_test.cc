@@ -176,6 +176,9 @@ TEST_CASE("Generic fields have types and ranges of their own", "[args]") {
       {R"({"ping": 1, "apiVersion": 1})", 14},
       {R"({"ping": 1, "readConcern": "majority"})", 14},
       {R"({"ping": 1, "writeConcern": 1})", 14},
+      {R"({"ping": 1, "$readPreference": {"mode": "primary", "mode": "secondary"}})", 40413},
+      {R"({"ping": 1, "$readPreference": {"mode": "nearest", "tags": [], "tags": []}})", 40413},
+      {R"({"ping": 1, "$clusterTime": {"clusterTime": 1, "clusterTime": 2}})", 40413},
   }));
   CAPTURE(c.json);
   Request r(c.json);
@@ -311,5 +314,34 @@ TEST_CASE("How long it takes to read the fields of a command", "[.bench]") {
     const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
     CHECK(read == kTimes);
     std::cout << request.name << ": " << took.count() / kTimes << " ns\n";
+  }
+}
+
+TEST_CASE("A collation's field is there once", "[args]") {
+  Request r(R"({"find": "c", "collation": {"locale": "simple", "locale": "de"}})");
+  REQUIRE_FALSE(r.error);
+  ArgReader in(r.request);
+  in.SimpleCollation();
+  const Result<void> read = in.Finish();
+  REQUIRE_FALSE(read);
+  CHECK(static_cast<int>(read.error().code) == 40413);
+  CHECK(read.error().message == "BSON field 'find.collation.locale' is a duplicate field");
+}
+
+TEST_CASE("Every field of the commands that read and write is there once", "[args]") {
+  for (const char* json :
+       {R"({"find": "c", "let": {"x": 1}, "let": {"x": 2}})", R"({"find": "c", "find": "d"})",
+        R"({"aggregate": "c", "pipeline": [], "cursor": {}, "pipeline": []})",
+        R"({"count": "c", "query": {}, "query": {"a": 1}})",
+        R"({"distinct": "c", "key": "a", "key": "b"})",
+        R"({"update": "c", "updates": [], "ordered": true, "ordered": false})",
+        R"({"delete": "c", "deletes": [], "deletes": []})",
+        R"({"find": "c", "comment": 1, "comment": 1})", R"({"find": "c", "$db": "a", "$db": "a"})",
+        R"({"find": "c", "maxTimeMS": 1, "maxTimeMS": 1})"}) {
+    CAPTURE(json);
+    Request r(json);
+    REQUIRE(r.error);
+    CHECK(static_cast<int>(r.error->code) == 40413);
+    CHECK(r.error->message.ends_with("' is a duplicate field"));
   }
 }

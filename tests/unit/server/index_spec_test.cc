@@ -49,6 +49,7 @@ TEST_CASE("A field of an index specification is there once", "[index]") {
        {R"({"key": {"a": 1}, "name": "a", "unique": true, "unique": false})",
         R"({"key": {"d": 1}, "key": {"e": 1}, "name": "d"})",
         R"({"key": {"d": 1}, "name": "d", "name": "e"})",
+        R"({"key": {"d": 1}, "name": "d", "collation": {"locale": "simple", "locale": "de"}})",
         R"({"key": {"d": 1}, "name": "d", "expireAfterSeconds": 1, "expireAfterSeconds": 9})"}) {
     CAPTURE(spec);
     const auto made = ParseIndexSpec(server.context(), &coll, ParseJson(spec).value(), &note);
