@@ -176,6 +176,33 @@ std::string PcreMessage(int code) {
   return reinterpret_cast<const char*>(text);
 }
 
+/// Which limit of a search was exceeded, and what to change.
+std::string WhatFailed(int rc) {
+  std::string limit;
+  switch (rc) {
+    case PCRE2_ERROR_MATCHLIMIT:
+      limit = "it went back to try something else " + std::to_string(kMatchLimit) +
+              " times, or took " + std::to_string(kWatchedSteps) + " steps";
+      break;
+    case PCRE2_ERROR_DEPTHLIMIT:
+      limit = "it has more than " + std::to_string(kDepthLimit) + " places to go back to";
+      break;
+    case PCRE2_ERROR_HEAPLIMIT:
+      limit = "the places to go back to take more than " + std::to_string(kHeapLimitKib) + " KiB";
+      break;
+    case PCRE2_ERROR_JIT_STACKLIMIT:
+      limit =
+          "the places to go back to take more than " + std::to_string(kJitStackMax / 1024) + " KiB";
+      break;
+    default:
+      return "result code " + std::to_string(rc) + " (" + PcreMessage(rc) + ")";
+  }
+  return limit +
+         ", which is the limit of one search: write a class for alternatives of one letter "
+         "('[ab]*' for '(a|b)*'), make repeats of groups possessive ('(...)*+'), do not repeat "
+         "what is a repeat itself, or match shorter strings";
+}
+
 }  // namespace
 
 namespace {
@@ -409,8 +436,7 @@ Result<bool> CompiledRegex::Find(std::string_view subject, size_t start, std::ve
   if (rc >= 0) return true;
   if (rc == PCRE2_ERROR_NOMATCH) return false;
   return Error{LocationCode(51156),
-               "Error occurred while executing regular expression. Result code: " +
-                   std::to_string(rc) + " (" + PcreMessage(rc) + ")"};
+               "Error occurred while executing regular expression: " + WhatFailed(rc)};
 }
 
 }  // namespace mayfly

@@ -152,6 +152,28 @@ TEST_CASE("$where where it is allowed says that there is no JavaScript", "[match
   CHECK(r.error().message.find("no server-side JavaScript") != std::string::npos);
 }
 
+TEST_CASE("A regular expression beyond a limit says which, and what to change", "[match]") {
+  const auto said = [](const char* pattern, const std::string& subject) {
+    const auto regex = CompiledRegex::Compile(pattern, "");
+    REQUIRE(regex);
+    const Result<bool> r = regex.value()->Matches(subject);
+    REQUIRE_FALSE(r);
+    CHECK(static_cast<int>(r.error().code) == 51156);
+    return r.error().message;
+  };
+  // Once by the memory of repeats of a group, once by the number of steps.
+  const std::string many(1'000'000, 'a');
+  for (const std::string& m : {said("^(a|b)*$", many), said("(a+)+$", many.substr(0, 40) + "b")}) {
+    CAPTURE(m);
+    CHECK(m.find("the limit of one search") != m.npos);
+    CHECK(m.find("possessive") != m.npos);
+    CHECK(m.find("code") == m.npos);
+  }
+  // What it says helps.
+  for (const char* pattern : {"^(a|b)*+$", "^[ab]*$"})
+    CHECK(CompiledRegex::Compile(pattern, "").value()->Matches(many).value());
+}
+
 TEST_CASE("A catastrophic regular expression ends with an error, not with a hang", "[match]") {
   std::string subject(5000, 'a');
   for (const char* pattern : {"^(a+)+$", "^(a|a)*$", "(.*)*x", "(a?){40}a{40}$"}) {
