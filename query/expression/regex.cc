@@ -35,10 +35,9 @@ constexpr int64_t kLookSteps = 256;            // steps between two looks at the
 constexpr size_t kBytesAStep = 64;             // read through in the time of a step
 // A pattern of more bytes is long: its letters are compared again at each place of a subject.
 constexpr size_t kLongPattern = 32;
-constexpr size_t kCompiledAtOnce = 512;      // … of more, becomes machine code when first used
-constexpr size_t kRegexPiece = 100'000'000;  // letters compared between two looks at the operation
-constexpr size_t kSlicePiece = 1'000'000;    // … on a thread that serves sockets
-constexpr size_t kLeastPlaces = 64;          // of one piece
+constexpr size_t kCompiledAtOnce = 512;    // … of more, becomes machine code when first used
+constexpr size_t kSlicePiece = 1'000'000;  // as kPiece, on a thread that serves sockets
+constexpr size_t kLeastPlaces = 64;        // of one piece
 // Without machine code each piece begins with a look at the whole rest of the subject: there are no
 // more pieces than this, as far as that makes none so many times longer.
 constexpr size_t kInterpretedPieces = 64, kLongerInterpreted = 10;
@@ -372,7 +371,7 @@ Result<int> CompiledRegex::Match(const void* code, std::string_view subject, siz
   };
   if (!in_pieces_ || start > subject.size()) [[likely]]
     return match(start);
-  const size_t letters = op != nullptr && op->in_slice() ? kSlicePiece : kRegexPiece;
+  const size_t letters = op != nullptr && op->in_slice() ? kSlicePiece : kPiece;
   size_t places = std::max(kLeastPlaces, letters / pattern_.size());  // never that of "": not long
   if (subject.size() - start <= places) [[likely]]
     return match(start);

@@ -28,6 +28,8 @@ class CompiledRegex {
   /// part.
   using Span = std::pair<size_t, size_t>;
   static constexpr size_t kUnset = ~size_t{0};
+  /// Letters that are compared between two looks at the operation: one piece of a long search.
+  static constexpr size_t kPiece = 100'000'000;
 
   /// `options`: any of i m s x u (u changes nothing: patterns and subjects are UTF-8 always).
   /// Errors: 51108 (unknown option), 51109 and 51110 (NUL in the pattern or options), 51091 (bad

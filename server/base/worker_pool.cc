@@ -11,7 +11,6 @@ namespace {
 /// No job begins for so long although some wait: all threads are held.
 constexpr auto kStall = std::chrono::milliseconds(20);
 constexpr auto kExtraIdle = std::chrono::seconds(5);
-constexpr unsigned kMaxExtra = 512;
 constexpr int kExtraNice = 5;
 }  // namespace
 

@@ -48,6 +48,7 @@ class WorkerPool {
     waiting_.fetch_sub(1);
   }
   unsigned threads() const { return threads_; }
+  static constexpr unsigned kMaxExtra = 512;  ///< extra_threads() at most
   /// Threads that have joined because all others were held.
   unsigned extra_threads() const { return extra_.load(std::memory_order_relaxed); }
   /// Waits for what was posted; nothing may be posted afterwards.

@@ -115,7 +115,7 @@ ROWS = {
         ("query/pipeline/accumulator.cc", "kMaxAccumulatorBytes", MB),
         ("query/pipeline/window_functions.cc", "kMaxComputedBytes", MB),
     ],
-    "worker threads": [("server/base/worker_pool.cc", "kMaxExtra", 1)],
+    "worker threads": [("server/base/worker_pool.h", "kMaxExtra", 1)],
     "commands in full": [("server/execution/current_op.cc", "kMaxWholeCommands", M)],
     "HTTP request": [("server/http/http_server.cc", "kMaxBody", K), ("server/http/http_server.cc", "kMaxHeader", K)],
     "logins by HTTP": [

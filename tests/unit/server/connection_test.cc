@@ -362,18 +362,26 @@ TEST_CASE("What is shown of a command stays the same from before it is decided a
     });
     return !shown.empty();
   };
-  // A large request that is to be decided about waits for a worker, and these are held.
-  const auto held = std::make_shared<std::atomic<bool>>(true);
-  for (unsigned i = 0; i < context.workers().threads(); ++i)
-    context.workers().Post([held] {
-      while (*held) std::this_thread::yield();
-    });
+  // A large request that is to be decided about waits for a worker, and all that there may ever be
+  // are held.
+  struct Held {
+    std::atomic<bool> still{true};
+    void Release() {
+      still = false;
+      still.notify_all();
+    }
+  };
+  const auto held = std::make_shared<Held>();
+  const std::unique_ptr<Held, void (*)(Held*)> released(held.get(), [](Held* h) { h->Release(); });
+  for (unsigned i = 0; i < context.workers().threads() + WorkerPool::kMaxExtra; ++i)
+    context.workers().Post([held] { held->still.wait(true); });
   c.Send(RawClient::Message(
       R"({"testSecret": 1, "apiVersion": "1", "apiStrict": true, "comment": ")" +
       std::string(20000, 'x') +
       R"(", "lsid": {"id": {"$uuid": "3b241101-e2bb-4255-8caf-4136c566a962"}}, "$db": "admin"})"));
   Eventually(look);
-  *held = false;
+  CHECK(secrets_running == 0);
+  held->Release();
   Eventually([&] { return look() && secrets_running == 1; });
   look();
   // Others read it meanwhile: nothing of it was made again, which freed the first.

@@ -15,6 +15,7 @@
 #include "server/dispatch/cursor_manager.h"
 #include "server/dispatch/operation_registry.h"
 #include "server/dispatch/parameters.h"
+#include "tests/unit/patience.h"
 
 using namespace mayfly;
 
@@ -514,12 +515,15 @@ TEST_CASE("A session that somebody has begun to use does not end to make room", 
   const int64_t share = SessionRegistry::kMaxClientSessions;
   for (int64_t i = 0; i < share; ++i) REQUIRE(sessions.Use(key(i), {1000 + i}, "10.0.0.1:1"));
   std::atomic<bool> over{false};
+  std::atomic<int64_t> uses{0};
+  int64_t lost = 0;
   // It is the one that was unused for the longest, again and again.
-  std::thread ending([&] {
-    for (int64_t i = 0; i < 20'000; ++i) (void)sessions.Use(key(share + i), {share}, "10.0.0.1:1");
+  std::jthread ending([&] {
+    const test::Deadline deadline;
+    for (int64_t i = 0; i < 20'000 || (uses == 0 && deadline.Holds()); ++i)
+      (void)sessions.Use(key(share + i), {share}, "10.0.0.1:1");
     over = true;
   });
-  int64_t uses = 0, lost = 0;
   while (!over) {
     const SessionPtr s = sessions.Use(key(0), {1000}, "10.0.0.1:1").value();
     const SessionUse use(s);
@@ -588,7 +592,8 @@ TEST_CASE("Ids of sessions, users and cursors are random whatever OpenSSL's gene
       .pseudorand = [](unsigned char*, int) { return 0; },
       .status = [] { return 0; },
   };
-  const RAND_METHOD* const own = RAND_get_rand_method();
+  const auto restore = [](const RAND_METHOD* method) { RAND_set_rand_method(method); };
+  std::unique_ptr<const RAND_METHOD, decltype(restore)> own(RAND_get_rand_method(), restore);
   REQUIRE(RAND_set_rand_method(&kFails) == 1);
   std::set<std::string> uuids;
   std::set<int64_t> cursor_ids;
@@ -599,7 +604,7 @@ TEST_CASE("Ids of sessions, users and cursors are random whatever OpenSSL's gene
     // The first id of a shard: with zeros it is the same each time.
     cursor_ids.insert(cursors.Register(MakeCursor(1)).value());
   }
-  RAND_set_rand_method(own);
+  own.reset();
   CHECK(uuids.size() == 8);
   CHECK(cursor_ids.size() == 8);
 }
