@@ -252,6 +252,7 @@ Result<void> ParseGraphLookupStage(StageParser& p, BsonValue spec) {
     return FailedToParse("the $graphLookup stage specification must be an object, but found " +
                          TypeText(spec));
   GraphSpec graph;
+  bool named = false;  // also by an empty name, which is no name of a collection
   for (const BsonElement& e : spec.Document()) {
     if (e.name == "startWith") {
       MAYFLY_TRY(graph.start, ParseExpression(e.value, p.scope));
@@ -294,6 +295,7 @@ Result<void> ParseGraphLookupStage(StageParser& p, BsonValue spec) {
     std::string text(e.value.String());
     if (e.name == "from") {
       graph.from = text;
+      named = true;
     } else {
       MAYFLY_TRY(auto path, ParseFieldPath(text));
       if (e.name == "as") {
@@ -309,7 +311,7 @@ Result<void> ParseGraphLookupStage(StageParser& p, BsonValue spec) {
       }
     }
   }
-  if (graph.from.empty() || graph.as.empty() || !graph.start || graph.connect_from.empty() ||
+  if (!named || graph.as.empty() || !graph.start || graph.connect_from.empty() ||
       graph.connect_to.empty())
     return LocationError(40105,
                          "$graphLookup requires 'from', 'as', 'startWith', 'connectFromField', and "

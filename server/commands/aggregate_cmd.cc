@@ -110,15 +110,16 @@ Result<void> AnswerAggregate(CommandContext& ctx, const CommandRequest& req, con
     MAYFLY_TRY(source->NextBatch(ctx.op, 1, kMaxBatchBytes, batch));
     batch.Done();
   }
-  MAYFLY_TRY(ReplyFirstBatch(
-      ctx.data.cursors(), ctx.op, std::move(source), ns, a.batch_size.value_or(kDefaultFirstBatch),
-      false,
-      [&] {
-        auto client = MakeClientCursor(ctx, req, ns);
-        client->plan_summary = std::move(plan_summary);
-        return client;
-      },
-      reply));
+  MAYFLY_TRY(const int64_t id, ReplyFirstBatch(
+                                   ctx.data.cursors(), ctx.op, std::move(source), ns,
+                                   a.batch_size.value_or(kDefaultFirstBatch), false,
+                                   [&] {
+                                     auto client = MakeClientCursor(ctx, req, ns);
+                                     client->plan_summary = std::move(plan_summary);
+                                     return client;
+                                   },
+                                   reply));
+  ReportCursor(ctx, id);
   ctx.data.metrics().documents.returned.Add(ctx.op.n_returned);
   return Ok();
 }

@@ -207,7 +207,7 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
     indexes.push_back(std::move(i));
   }
   // A manual's example passes the seconds as a third argument of createIndex, which is the quorum
-  // (EXPIRY rule R24).
+  // (docs/expiry.md R24).
   if (quorum.IsDocument() && quorum.Document().Has("expireAfterSeconds")) {
     note =
         "commitQuorum holds expireAfterSeconds: give it among the options of the index, in the "
@@ -296,7 +296,8 @@ Result<void> RunListIndexes(CommandContext& ctx, const CommandRequest& req, Bson
     if (i->state == IndexState::kReady || i->replaces == 0) add(i.get());
   auto client = MakeClientCursor(ctx, req, of_series ? SeriesNamespace(*coll) : coll->ns);
   client->cursor = std::make_unique<ListCursor>(std::move(docs));
-  return ReplyFirstBatch(ctx.data.cursors(), ctx.op, std::move(client), batch, reply);
+  MAYFLY_TRY(ReplyFirstBatch(ctx.data.cursors(), ctx.op, std::move(client), batch, reply));
+  return Ok();
 }
 
 Result<void> RunDropIndexes(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {

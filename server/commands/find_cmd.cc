@@ -170,8 +170,10 @@ Result<void> AnswerFind(CommandContext& ctx, const CommandRequest& req, Prepared
     return client;
   };
   // By reference: a copy of so much would be allocated.
-  MAYFLY_TRY(ReplyFirstBatch(ctx.data.cursors(), ctx.op, std::move(source), find.ns(), batch,
+  MAYFLY_TRY(const int64_t id,
+             ReplyFirstBatch(ctx.data.cursors(), ctx.op, std::move(source), find.ns(), batch,
                              a.single_batch, std::ref(make_client), reply));
+  ReportCursor(ctx, id);
   ctx.data.metrics().documents.returned.Add(ctx.op.n_returned);
   return Ok();
 }

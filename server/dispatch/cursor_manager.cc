@@ -444,9 +444,9 @@ std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const 
   return client;
 }
 
-Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
-                             std::unique_ptr<ClientCursor> cursor, int64_t batch_size,
-                             BsonBuilder& reply) {
+Result<int64_t> ReplyFirstBatch(CursorManager& cursors, Operation& op,
+                                std::unique_ptr<ClientCursor> cursor, int64_t batch_size,
+                                BsonBuilder& reply) {
   const std::string ns = cursor->ns;
   std::unique_ptr<ServerCursor> source = std::move(cursor->cursor);
   return ReplyFirstBatch(
@@ -454,11 +454,11 @@ Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
       [&] { return std::move(cursor); }, reply);
 }
 
-Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
-                             std::unique_ptr<ServerCursor> source, std::string_view ns,
-                             int64_t batch_size, bool single_batch,
-                             const std::function<std::unique_ptr<ClientCursor>()>& make_client,
-                             BsonBuilder& reply) {
+Result<int64_t> ReplyFirstBatch(CursorManager& cursors, Operation& op,
+                                std::unique_ptr<ServerCursor> source, std::string_view ns,
+                                int64_t batch_size, bool single_batch,
+                                const std::function<std::unique_ptr<ClientCursor>()>& make_client,
+                                BsonBuilder& reply) {
   BsonBuilder out = reply.OpenDocument("cursor");
   BsonArrayBuilder batch = out.OpenArray("firstBatch");
   if (batch_size > 0) {
@@ -483,7 +483,14 @@ Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
   }
   out.Append("id", id).Append("ns", ns);
   out.Done();
-  return Ok();
+  return id;
+}
+
+void ReportCursor(CommandContext& ctx, int64_t id) {
+  ctx.EditReport([&](OperationReport& r) {
+    r.cursor_id = id;
+    r.cursor_exhausted = id == 0;
+  });
 }
 
 Result<void> ListCursor::NextBatch(Operation& op, int64_t batch_size, size_t max_bytes,

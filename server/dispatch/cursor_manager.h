@@ -264,16 +264,19 @@ std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const 
 /// `{cursor: {firstBatch: […], id, ns}}`: the first reply of every command that answers a cursor.
 /// Takes one batch from `cursor.cursor`; registers it when there is more (and batch_size and
 /// single_batch allow), else drops it. `ns`, db, collection and the other facts of `cursor` are set
-/// by the caller.
-Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
-                             std::unique_ptr<ClientCursor> cursor, int64_t batch_size,
-                             BsonBuilder& reply);
+/// by the caller. Returns the cursor's id; 0: there is no more.
+Result<int64_t> ReplyFirstBatch(CursorManager& cursors, Operation& op,
+                                std::unique_ptr<ClientCursor> cursor, int64_t batch_size,
+                                BsonBuilder& reply);
 /// The same, with the facts of the cursor asked for only when it is kept: most have one batch.
-Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
-                             std::unique_ptr<ServerCursor> source, std::string_view ns,
-                             int64_t batch_size, bool single_batch,
-                             const std::function<std::unique_ptr<ClientCursor>()>& make_client,
-                             BsonBuilder& reply);
+Result<int64_t> ReplyFirstBatch(CursorManager& cursors, Operation& op,
+                                std::unique_ptr<ServerCursor> source, std::string_view ns,
+                                int64_t batch_size, bool single_batch,
+                                const std::function<std::unique_ptr<ClientCursor>()>& make_client,
+                                BsonBuilder& reply);
+
+/// The report says which cursor goes on, or that there is none.
+void ReportCursor(CommandContext& ctx, int64_t id);
 
 /// A ServerCursor over documents that are already there (listCollections, listIndexes, …).
 class ListCursor final : public ServerCursor {
