@@ -8,7 +8,7 @@ namespace mayfly {
 
 // Definitions of collections, as listCollections and events of change streams have them, and the
 // commands that carry them to a target. Limits of expiry (`expiry.maxTTL`) are never carried
-// (EXPIRY C16). Views of the arguments are not kept. Threads: any.
+// (docs/expiry.md C16). Views of the arguments are not kept. Threads: any.
 
 /// Whether a definition is that of a time series or of its buckets, which a link does not carry.
 bool IsTimeSeries(BsonView options);

@@ -18,9 +18,9 @@ struct LinkOptions {
   std::vector<std::string> include,
       exclude;                        ///< "db", "db.*" or "db.collection"; include empty: all
   BsonDocument filter;                ///< of documents; empty: all
-  bool filter_expiration = false;     ///< EXPIRY C17: expiry's deletes are not sent
-  bool filter_deletion = false;       ///< EXPIRY C17: deletes and drops are not sent
-  bool filter_bypass_expiry = false;  ///< EXPIRY C17: documents are sent without deadlines
+  bool filter_expiration = false;     ///< docs/expiry.md C17: expiry's deletes are not sent
+  bool filter_deletion = false;       ///< docs/expiry.md C17: deletes and drops are not sent
+  bool filter_bypass_expiry = false;  ///< docs/expiry.md C17: documents are sent without deadlines
   bool definitions = true;     ///< collections' options and indexes are copied, and their changes
   std::string version_field;   ///< empty: one direction
   bool source_moved = false;   ///< the source may have other addresses than until now

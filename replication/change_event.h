@@ -11,7 +11,7 @@
 namespace mayfly {
 
 /// The options of `$changeStream` (manual: Change Streams, Change Events; the expiry options:
-/// EXPIRY C.2 "events").
+/// docs/expiry.md, "Events").
 struct ChangeStreamSpec {
   enum class Scope : uint8_t { kCollection, kDatabase, kCluster };
   enum class FullDocument : uint8_t { kDefault, kUpdateLookup, kWhenAvailable, kRequired };

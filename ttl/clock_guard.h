@@ -11,9 +11,10 @@ namespace mayfly {
 /// Watches the wall clock, by which documents expire. The guard compares it with the elapsed time
 /// and, at start-up, with the latest time of the previous run. A jump in either direction beyond
 /// ttlMaxClockJumpSecs suspends reaping and read filtering (ExpiryPolicy::suspended), until
-/// somebody confirms the new time or the clock comes back (EXPIRY C.3). After a long downtime the
-/// clock is ahead without a jump. So at start-up a clock ahead of the mark counts only beyond
-/// ttlMaxDowntimeSecs, if that is set. A suspension survives a restart.
+/// somebody confirms the new time or the clock comes back (docs/expiry.md, "When the clock goes
+/// wrong"). After a long downtime the clock is ahead without a jump. So at start-up a clock ahead
+/// of the mark counts only beyond ttlMaxDowntimeSecs, if that is set. A suspension survives a
+/// restart.
 ///
 /// Threads: Open() first, Check() by the monitor; the others by any.
 class ClockGuard {

@@ -18,8 +18,8 @@ struct ReapWindow {
   Instant Opens(Instant t) const;
 };
 
-/// Index option `reap: {maxDocsPerSecond, window: "02:00-05:00", timezone, catchUpSeconds}` (EXPIRY
-/// C.2).
+/// Index option `reap: {maxDocsPerSecond, window: "02:00-05:00", timezone, catchUpSeconds}`
+/// (docs/expiry.md, "Slower, or only at night").
 struct ReapLimits {
   int64_t max_docs_per_second = 0;   ///< 0: no limit
   std::optional<ReapWindow> window;  ///< none: always

@@ -25,7 +25,7 @@ enum class NeverExpires : uint8_t {
   kEmptyArray,
   kArrayWithoutDate,
   kOtherType,
-  kBeforeEpoch,  ///< clustered collections: EXPIRY rule R6
+  kBeforeEpoch,  ///< clustered collections: docs/expiry.md R6
   kFiltered,     ///< outside the partial index
   kSuspended,    ///< a time series in which a date suspends all expiry
   kCount
@@ -33,7 +33,7 @@ enum class NeverExpires : uint8_t {
 /// "missing", "string", "emptyArray", …
 std::string_view NeverExpiresName(NeverExpires why);
 
-/// The date that the rule counts from: the earliest one of an array (EXPIRY rules R4 to R6).
+/// The date that the rule counts from: the earliest one of an array (docs/expiry.md R4 to R6).
 /// `header_deadline`: the document's own, from the record's header. Nothing, with the reason in
 /// `*why`, when there is none, or while the rule is suspended: the lower bound of a bucket before
 /// 1970 or after 2106 is no date that its `_id` could tell. `why` may be null. Its filter checks

@@ -30,7 +30,7 @@ RuleRange DatesOf(const TtlRule& rule, int64_t from, int64_t to) {
   r.begin = r.end = IdPrefix(rule.index ? rule.index->id : rule.coll->id);
   if (!rule.index) {
     r.keyspace = Keyspace::kRecords;
-    // EXPIRY rule R6: on clustered collections the range starts at the epoch.
+    // docs/expiry.md R6: on clustered collections the range starts at the epoch.
     AppendRecordDate(rule.coll->record_dates(), from, r.begin);
     if (to == INT64_MAX)
       AppendRecordDatesEnd(rule.coll->record_dates(), r.end);

@@ -79,9 +79,9 @@ bool RemovalHeld(const ExpiryPolicy& policy);
 enum class TtlStanding : uint8_t { kActive, kPaused, kHeld };
 std::string_view TtlStandingName(TtlStanding s);
 
-/// Pauses, holds and the guard's decisions: what keeps rules from acting (EXPIRY C.2, C.3). Kept in
-/// one catalog row (setting "ttl/controls"), written before a change takes effect, so that it
-/// survives a crash at any moment whole. A control with an end stops to count when the clock
+/// Pauses, holds and the guard's decisions: what keeps rules from acting (docs/expiry-control.md).
+/// Kept in one catalog row (setting "ttl/controls"), written before a change takes effect, so that
+/// it survives a crash at any moment whole. A control with an end stops to count when the clock
 /// reaches it, and leaves the row with the next change. A rule that is paused or held does not hide
 /// documents either; per-document deadlines stay exact while only their removal is paused.
 ///

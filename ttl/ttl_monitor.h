@@ -15,9 +15,9 @@
 namespace mayfly {
 
 /// Removes what is due. One thread, which sleeps until the next deadline of any rule (precise mode)
-/// and runs MongoDB's passes and sub-passes every ttlMonitorSleepSecs (EXPIRY rules T1-T8). Deletes
-/// go through write units like a client's. The clock is the injected one; a clock moved by hand
-/// wakes it.
+/// and runs MongoDB's passes and sub-passes every ttlMonitorSleepSecs (docs/expiry.md T1-T8).
+/// Deletes go through write units like a client's. The clock is the injected one; a clock moved by
+/// hand wakes it.
 ///
 /// In precise mode rules that have something due take turns of some milliseconds, so that a small
 /// one does not wait for a large one; a pass then ends when nothing is due. In interval mode passes

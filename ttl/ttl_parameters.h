@@ -32,7 +32,7 @@ struct TtlParameters {
   std::atomic<int64_t> max_clock_jump_secs{3600};
   /// How long the server may have been off, by the clock at start-up; 0: any time.
   std::atomic<int64_t> max_downtime_secs{0};
-  // The guard (EXPIRY C.3): ttl_guard.h says what they mean.
+  // The guard (docs/expiry-control.md): ttl_guard.h says what they mean.
   std::atomic<double> guard_max_fraction{0.5};
   std::atomic<int64_t> guard_min_docs{10'000};
   std::atomic<int> guard_action{0};  ///< TtlGuardAction

@@ -28,7 +28,7 @@ struct Visit {
 
 /// Deletes what is due by one rule, in order of time. Documents are locked, read again, checked and
 /// deleted a group at a time in one write unit; MongoDB's batches are parts of a group and counted
-/// as such (EXPIRY rules T6, T7). The monitor thread's own.
+/// as such (docs/expiry.md T6, T7). The monitor thread's own.
 class TtlReaper {
  public:
   TtlReaper(Storage& storage, Clock& clock, const TtlParameters& parameters, TtlMetrics& metrics,

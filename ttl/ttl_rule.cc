@@ -84,7 +84,7 @@ TtlCursor::TtlCursor(Storage& storage, const TtlRule& rule, int64_t from, int64_
     return;
   }
   if (!rule.index) {
-    // EXPIRY rule R6: on clustered collections the scan starts at the epoch.
+    // docs/expiry.md R6: on clustered collections the scan starts at the epoch.
     RecordScan scan;
     const RecordDates dates = rule.coll->record_dates();
     scan.lower = scan.upper = IdPrefix(rule.coll->id);

@@ -36,7 +36,7 @@ struct TtlRule {
                                       : "document";
   }
   std::string Name() const { return coll->ns + (index ? "." + index->name : ""); }
-  /// The latest date that is due at `now` (EXPIRY rule R2: due when field <= now - seconds).
+  /// The latest date that is due at `now` (docs/expiry.md R2: due when field <= now - seconds).
   int64_t Threshold(Instant now) const { return SaturatingDeadline(now.millis, -seconds); }
   int64_t Deadline(int64_t millis) const { return SaturatingDeadline(millis, seconds); }
 };
@@ -82,8 +82,8 @@ class TtlCursor {
 };
 
 /// Whether the document is due by this rule at `threshold`, and then why it goes: what a candidate
-/// is checked against once it is locked, so that one changed meanwhile survives (EXPIRY rule T6).
-/// Holds and a suspended clock are not asked.
+/// is checked against once it is locked, so that one changed meanwhile survives (docs/expiry.md
+/// T6). Holds and a suspended clock are not asked.
 std::optional<DeleteCause> IsDue(const TtlRule& rule, BsonView doc,
                                  std::optional<Instant> expire_at, int64_t threshold);
 

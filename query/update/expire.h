@@ -10,10 +10,10 @@
 
 namespace mayfly {
 
-/// A write's setting for the expiration of its documents (EXPIRY C.1).
+/// A write's setting for the expiration of its documents (docs/expiry.md, "Per-document expiry").
 struct ExpirySetting {
   enum class Kind : uint8_t {
-    kUnset,     ///< nothing: reset to none, then maxTTL applies (EXPIRY C9)
+    kUnset,     ///< nothing: reset to none, then maxTTL applies (docs/expiry.md C9)
     kAfter,     ///< `seconds` from the write
     kAt,        ///< at `at`
     kNever,     ///< none, so far as maxTTL allows
@@ -30,9 +30,9 @@ struct ExpirySetting {
 /// expires has the latest deadline of all).
 enum class ExpireWhen : uint8_t { kAlways, kIfNone, kIfAny, kIfLater, kIfEarlier };
 
-/// `expireAfterSeconds: v`; `where` names the field in messages. 0 is kUnset (EXPIRY C.4). Errors:
-/// TypeMismatch 14 when not a number; BadValue 2 when negative, not finite, not whole, or reaching
-/// beyond the year 9999 from `now`.
+/// `expireAfterSeconds: v`; `where` names the field in messages. 0 is kUnset (docs/expiry.md C23).
+/// Errors: TypeMismatch 14 when not a number; BadValue 2 when negative, not finite, not whole, or
+/// reaching beyond the year 9999 from `now`.
 Result<ExpirySetting> ParseExpireAfter(BsonValue v, Instant now, std::string_view where);
 /// `expireAt: v`. Errors: TypeMismatch 14 when not a date; BadValue 2 outside the years 0 to 9999.
 Result<ExpirySetting> ParseExpireAt(BsonValue v, std::string_view where);
@@ -70,8 +70,8 @@ struct Replaced {
   bool whole = false;  ///< a replacement: says all there is to say about the document
 };
 
-/// The deadline that a write gives a document (EXPIRY B.1 with the rule for its gap, C3-C9, C.1).
-/// `before`: null for an insert. Errors: DocumentValidationFailure 121 for a value of the
+/// The deadline that a write gives a document (docs/expiry.md C24 with the rule for its gap,
+/// C3-C9). `before`: null for an insert. Errors: DocumentValidationFailure 121 for a value of the
 /// collection's `expiry.field` that says nothing about expiration; InvalidOptions 72 for a setting
 /// on a capped collection.
 Result<Deadline> ResolveDeadline(const ExpirySetting& setting, const CollectionInfo& coll,

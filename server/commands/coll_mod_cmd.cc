@@ -212,7 +212,7 @@ Result<IndexChange> CheckIndexChange(CommandContext& ctx, const CollectionInfoPt
       return InvalidOptions("index '" + index->name +
                             "': expireAfterSeconds cannot be negative, but it is " +
                             ToRelaxedJson(c.expire));
-    // Beyond int32 it becomes the largest value, and the reply says so (EXPIRY.md R21).
+    // Beyond int32 it becomes the largest value, and the reply says so (docs/expiry.md R21).
     c.seconds = d >= 2147483647.0 ? INT32_MAX : static_cast<int32_t>(c.expire.NumberAsInt64());
     if (index->fields.size() != 1)
       return InvalidOptions(

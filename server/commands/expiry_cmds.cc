@@ -62,7 +62,7 @@ Awaitable<Result<void>> RunTouch(CommandContext& ctx, const CommandRequest& req,
     co_return Error{ErrorCode::kMissingField,
                     "touch needs expireAfterSeconds or expireAt; persist takes an expiration away"};
   MAYFLY_CO_TRY(args.statement.expiry, ParseExpiryFields(after, at, false, ctx.op.now, "touch"));
-  // 0 is unset: what there was goes, and maxTTL applies (EXPIRY C.4).
+  // 0 is unset: what there was goes, and maxTTL applies (docs/expiry.md C23).
   if (!args.statement.expiry.given()) args.statement.expiry.kind = ExpirySetting::Kind::kNever;
   co_return co_await RunTouchStatement(ctx, req, std::move(args), reply, "nModified");
 }

@@ -22,7 +22,7 @@ bool AreTtlSeconds(BsonValue v) {
 
 /// An index of an oplog, or of older versions. Seconds that no TTL index can have (NaN, of which
 /// versions before 5.0 made some) make an inactive one, not none or one that removes everything
-/// (EXPIRY.md R22, R23).
+/// (docs/expiry.md R22, R23).
 void AppendRepairedIndex(BsonView spec, std::string_view without, BsonBuilder out) {
   for (const BsonElement& f : spec) {
     if (f.name == without) continue;

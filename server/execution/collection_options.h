@@ -17,7 +17,7 @@ Result<void> SetValidator(DataServices& server, CollectionInfo& c,
 
 /// `expireAfterSeconds` of a whole collection, `kind` (for messages) "clustered" or "time-series":
 /// an int64, not negative, not beyond the time since the epoch. Errors: InvalidOptions 72
-/// (EXPIRY.md A.3).
+/// (docs/expiry.md, "What is refused").
 Result<int64_t> ParseCollectionExpiry(std::string_view kind, BsonValue v, Instant now);
 
 /// `expiry: {field, maxTTL, onUpdate, recoverSeconds}` of create and collMod: sets what is given.

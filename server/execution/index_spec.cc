@@ -228,7 +228,7 @@ Result<void> CheckIdIndex(const CollectionInfo* coll, BsonView spec, const SpecO
 Result<void> SetExpireAfterSeconds(ExpiryServices& server, const CollectionInfo* coll,
                                    BsonView spec, BsonValue expire, IndexInfo& i,
                                    std::string* note) {
-  // A clustered and capped collection has a code of its own (EXPIRY.md A.3).
+  // A clustered and capped collection has a code of its own (docs/expiry.md, "What is refused").
   MAYFLY_TRY(int32_t seconds, ParseExpireAfterSeconds(expire, i.name));
   if (coll && coll->capped()) {
     if (coll->clustered())

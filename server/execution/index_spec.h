@@ -10,8 +10,9 @@ namespace mayfly {
 /// Reads and checks one entry of createIndexes' `indexes` for the collection (null: it does not
 /// exist yet). `note` gets a remark for the reply, if there is one. Errors: CannotCreateIndex 67,
 /// InvalidIndexSpecificationOption 197, FailedToParse 9, TypeMismatch 14, BadValue 2 (manual
-/// "createIndexes"; EXPIRY.md A.3). `ignore_unknown`: options that no index has are left out
-/// (createIndexes' ignoreUnknownIndexOptions, which mongorestore sends), rather than refused.
+/// "createIndexes"; docs/expiry.md, "What is refused"). `ignore_unknown`: options that no index has
+/// are left out (createIndexes' ignoreUnknownIndexOptions, which mongorestore sends), rather than
+/// refused.
 Result<IndexInfo> ParseIndexSpec(ExpiryServices& server, const CollectionInfo* coll, BsonView spec,
                                  std::string* note, bool ignore_unknown = false);
 
@@ -22,7 +23,8 @@ inline constexpr size_t kMaxIndexName = 8192;
 /// BadValue 2 for "*".
 Result<void> CheckIndexName(std::string_view name);
 
-/// `expireReads` of an index: "exact" or "lazy" (EXPIRY C.2). Errors: TypeMismatch 14, BadValue 2.
+/// `expireReads` of an index: "exact" or "lazy" (docs/expiry.md, "Exact reads of TTL indexes").
+/// Errors: TypeMismatch 14, BadValue 2.
 Result<ExpireReads> ParseExpireReads(BsonValue v, std::string_view where);
 /// `expireReads` of a collection. `has_rule`: one that may have a rule of its own. Errors: also
 /// InvalidOptions 72 for others.

@@ -53,7 +53,7 @@ class PointGroups {
   /// time is missing or no date; BSONObjectTooLarge 10334 for one that no bucket has room for; 146
   /// without memory for a large one; that of the check.
   Result<void> Add(BsonView point);
-  /// Whether a point's date suspends all expiry of the collection (EXPIRY A.4).
+  /// Whether a point's date suspends all expiry of the collection (docs/expiry.md S1).
   bool suspends() const { return suspends_; }
   /// A bucket document with a new `_id`, and what it holds. `meta` is a view of the points.
   struct Bucket {

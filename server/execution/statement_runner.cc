@@ -294,7 +294,8 @@ Awaitable<Result<void>> StatementRunner::WaitForTransactions(int attempt) {
   const int64_t wait = int64_t{5000} << std::min(attempt, 6);
   Result<bool> woken = co_await watch.WaitFor(ctx_, ctx_.data.clock().MonotonicMicros() + wait);
   if (!woken) co_return woken.error();
-  // Documents that fell due meanwhile were hidden from others, and must not come back (EXPIRY C.1).
+  // Documents that fell due meanwhile were hidden from others, and must not come back
+  // (docs/expiry.md, "Exact reads").
   ctx_.op.now = ctx_.data.clock().Now();
   co_await ctx_.MoveToWorker();
   co_return Ok();

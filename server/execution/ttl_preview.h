@@ -9,17 +9,17 @@
 
 namespace mayfly {
 
-/// dryRun's reply (EXPIRY C.3): wouldExpireNow, wouldExpireNextHour, wouldExpireNextDay,
-/// fractionOfCollection, oldest, newest, neverExpires {missing, wrongType, filtered}, and suspended
-/// where there are such.
+/// dryRun's reply (docs/expiry-control.md): wouldExpireNow, wouldExpireNextHour,
+/// wouldExpireNextDay, fractionOfCollection, oldest, newest, neverExpires {missing, wrongType,
+/// filtered}, and suspended where there are such.
 void AppendDryRun(const RuleCensus& c, BsonBuilder& out);
 /// Computes the effect of `rule` and appends it. Changes nothing. Errors: CheckInterrupt's.
 Result<void> DryRun(CommandContext& ctx, const TtlRule& rule, BsonBuilder& out);
 
-/// The guard (EXPIRY C.3) over rules that a command makes or changes. Until it is destroyed the
-/// rules do not act. With ttlGuardAction "hold" the rules are held, persistently, before the change
-/// and released when they turn out harmless: a crash in between leaves them held, for ttlStatus to
-/// show and ttlRelease to end.
+/// The guard (docs/expiry-control.md) over rules that a command makes or changes. Until it is
+/// destroyed the rules do not act. With ttlGuardAction "hold" the rules are held, persistently,
+/// before the change and released when they turn out harmless: a crash in between leaves them held,
+/// for ttlStatus to show and ttlRelease to end.
 class RuleGuard {
  public:
   explicit RuleGuard(CommandContext& ctx) : ctx_(ctx) {}

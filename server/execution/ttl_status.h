@@ -25,7 +25,7 @@ std::vector<TtlRule> WorkingRulesOf(const CollectionInfoPtr& coll);
 /// "active", "paused", "held", "building" or "invalid".
 std::string_view StateOf(ExpiryServices& server, const ListedTtlRule& rule, Instant now);
 
-/// The facts of one rule without its name (EXPIRY C.4: ttlStatus): state, nextDeadline, lagMillis,
+/// The facts of one rule without its name (docs/expiry-control.md): state, nextDeadline, lagMillis,
 /// pending, deleted, ratePerSecond, lastPass. May look into the rule's index.
 Result<void> AppendRuleFacts(ExpiryServices& server, Operation& op, const ListedTtlRule& rule,
                              BsonBuilder& out);

@@ -107,7 +107,7 @@ Result<std::shared_ptr<IndexInfo>> DecodeIndex(std::string_view row_key, BsonVie
   if (BsonValue v = b["replaces"]; v.Is(BsonType::kInt32))
     i->replaces = static_cast<uint32_t>(v.Int32());
   if (BsonValue v = b["expireAfterSeconds"]; !v.missing()) {
-    // An impossible stored value must not remove everything (EXPIRY.md R22, R23).
+    // An impossible stored value must not remove everything (docs/expiry.md R22, R23).
     const bool valid = v.Is(BsonType::kInt32) && v.Int32() >= 0;
     i->expire_after_seconds = valid ? v.Int32() : INT32_MAX;
     i->expiry_repaired = !valid;

@@ -73,7 +73,8 @@ using FilterCompiler =
 /// Whether an index can answer queries. Writers maintain it in both states.
 enum class IndexState : uint8_t { kBuilding = 0, kReady = 1 };
 
-/// Whether a TTL index hides what is past its deadline before it is removed (EXPIRY C.2).
+/// Whether a TTL index hides what is past its deadline before it is removed (docs/expiry.md, "Exact
+/// reads of TTL indexes").
 enum class ExpireReads : uint8_t { kDefault = 0, kLazy = 1, kExact = 2 };
 
 /// One field of an index's key pattern.
@@ -135,7 +136,8 @@ struct CollectionCounters {
   std::atomic<int64_t> met_large{0};
 };
 
-/// The collection option `expiry` (EXPIRY C.1, C.3): how its documents get deadlines of their own.
+/// The collection option `expiry` (docs/expiry.md, "Per-document expiry"): how its documents get
+/// deadlines of their own.
 struct ExpiryOptions {
   std::string field;            ///< documents say their own expiration here; empty: they do not
   int64_t max_ttl = 0;          ///< seconds: default and cap; 0: the database's
@@ -151,7 +153,7 @@ struct SeriesOptions {
   std::string granularity;  ///< empty: the span was given in seconds
   /// How much time a bucket may cover, and to which multiple its lower bound is rounded down.
   int32_t max_span_seconds = 3600, rounding_seconds = 60;
-  /// There is, or was, a point whose date suspends all expiry (EXPIRY A.4).
+  /// There is, or was, a point whose date suspends all expiry (docs/expiry.md S1).
   bool suspended = false;
   bool operator==(const SeriesOptions&) const = default;
 };

@@ -64,7 +64,8 @@ std::string Describe(const IndexInfo& i) {
   return ToRelaxedJson(d.view());
 }
 
-/// What to do when it is the seconds that differ (EXPIRY A.3); empty otherwise.
+/// What to do when it is the seconds that differ (docs/expiry.md, "What is refused"); empty
+/// otherwise.
 std::string HowToChange(const CollectionInfo& coll, const IndexInfo& is, const IndexInfo& wanted) {
   if (is.expire_after_seconds == wanted.expire_after_seconds) return {};
   if (!wanted.expire_after_seconds)

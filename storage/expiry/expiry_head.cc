@@ -31,7 +31,7 @@ ExpiryHead::Stretch Earlier(ExpiryHead::Order order, uint32_t id, int64_t millis
     }
     case ExpiryHead::Order::kRecords:
     case ExpiryHead::Order::kBuckets: {
-      // EXPIRY rule R6: what is before the epoch stays.
+      // docs/expiry.md R6: what is before the epoch stays.
       const auto dates =
           order == ExpiryHead::Order::kRecords ? RecordDates::kId : RecordDates::kBuckets;
       AppendRecordDate(dates, 0, s.begin);

@@ -13,9 +13,10 @@ namespace mayfly {
 struct CollectionInfo;
 struct IndexInfo;
 
-/// Decides, besides the deadline, whether a document is hidden or may be removed (EXPIRY C.1, C.2,
-/// C.3). One object a Storage; the layer above may put its own in its place before the first
-/// client. Threads: any; the fields are read at every operation, so a change takes effect at once.
+/// Decides, besides the deadline, whether a document is hidden or may be removed (docs/expiry.md,
+/// docs/expiry-control.md). One object a Storage; the layer above may put its own in its place
+/// before the first client. Threads: any; the fields are read at every operation, so a change takes
+/// effect at once.
 class ExpiryPolicy {
  public:
   virtual ~ExpiryPolicy() = default;
@@ -51,7 +52,7 @@ class ExpiryPolicy {
   /// Told when a document was put into an archive. Likewise.
   std::function<void(int64_t documents)> on_archived;
   /// A document's own deadline as a new document of `into`, an archive, by its rules for inserts
-  /// (EXPIRY B.1, C4, C.1). Errors: DocumentValidationFailure 121.
+  /// (docs/expiry.md C24, C4). Errors: DocumentValidationFailure 121.
   virtual Result<std::optional<Instant>> ArchiveDeadline(const CollectionInfo& into, BsonView doc,
                                                          Instant now) const {
     (void)into, (void)doc, (void)now;

@@ -34,9 +34,10 @@ struct KeptUnit {
 
 /// The documents of units whose time in the log is fixed and which are not visible yet. A document
 /// that falls due between the two was rewritten before it was due, so it must not vanish for a
-/// moment and come back (EXPIRY X5): reads show it as it was. A reader that hides a document looks
-/// here after it reads the clock, and a unit is here before its time is read. So either the reader
-/// finds it, or its time is past the deadline, and it is refused. Threads: any; waits are short.
+/// moment and come back (docs/expiry.md X5): reads show it as it was. A reader that hides a
+/// document looks here after it reads the clock, and a unit is here before its time is read. So
+/// either the reader finds it, or its time is past the deadline, and it is refused. Threads: any;
+/// waits are short.
 class KeptDocuments {
  public:
   /// Fixes the unit's time, as `clock` says: from here on its documents are kept. Nothing when one

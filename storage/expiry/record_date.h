@@ -15,7 +15,7 @@ enum class RecordDates : uint8_t {
   kBuckets,  ///< the lower bound of a bucket: the seconds that its `_id`, an ObjectId, begins with
 };
 
-/// The date of a record with this `_id`. False when it has none, or one before 1970 (EXPIRY rule
+/// The date of a record with this `_id`. False when it has none, or one before 1970 (docs/expiry.md
 /// R6). Threads: any, of all three.
 bool DateOfRecord(RecordDates dates, BsonValue id, int64_t* millis);
 /// The same of its id as RecordIdOf gives it; those before 1970 too.

@@ -11,9 +11,10 @@
 namespace mayfly {
 
 /// The one rule for which documents of a collection an operation sees: one that is past its
-/// earliest deadline at the operation's clock reading is absent (EXPIRY C.1, C.2). Deadlines are
-/// the document's own (in its record header) and those of TTL indexes with exact reads. Made once
-/// an operation (a getMore is one of its own) and collection; borrows the collection. One thread.
+/// earliest deadline at the operation's clock reading is absent (docs/expiry.md, "Exact reads").
+/// Deadlines are the document's own (in its record header) and those of TTL indexes with exact
+/// reads. Made once an operation (a getMore is one of its own) and collection; borrows the
+/// collection. One thread.
 class Visibility {
  public:
   /// Shows everything.
@@ -107,7 +108,7 @@ class Visibility {
   std::vector<Rule> rules_;  ///< exact ones that may be overdue
 };
 
-/// Why rules of a time series do nothing once there was a point of such a date (EXPIRY A.4).
+/// Why rules of a time series do nothing once there was a point of such a date (docs/expiry.md S1).
 inline constexpr const char* kExpirySuspended =
     "a point before 1970 or after 2038-01-19T03:14:07Z was stored: nothing of this time series "
     "expires; delete such points, then set its expireAfterSeconds again";

@@ -7,7 +7,8 @@
 
 namespace mayfly {
 
-/// The collection option `onExpire: {action: "archive", into: {db, coll}}` (EXPIRY C.3).
+/// The collection option `onExpire: {action: "archive", into: {db, coll}}` (docs/expiry.md,
+/// "Archive instead of delete").
 struct ArchiveTarget {
   std::string db, collection;
 };

@@ -23,7 +23,7 @@ class SubmittedUnit {
   std::optional<uint64_t> reign() const;
   /// Fixes its time in the log by `clock`: documents that it has written again are not hidden from
   /// then on until it is visible. Errors: WriteConflict 112: one of its documents was past its
-  /// deadline for others by then (EXPIRY X5).
+  /// deadline for others by then (docs/expiry.md X5).
   Result<int64_t> FixTime(const std::function<int64_t()>& clock);
   /// Sorts large sets of changes by key, so that they are written and applied faster. Takes
   /// processor time in proportion to the unit, so not on the thread that applies.

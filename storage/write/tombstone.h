@@ -13,9 +13,9 @@ namespace mayfly {
 class Storage;
 
 // clang-format off
-/// The remains of a deleted or expired document, kept for metadataPurgeIntervalSecs (EXPIRY C.1).
-/// Written in the batch that removes the document. Ordered by time, so that purging drops one
-/// range.
+/// The remains of a deleted or expired document, kept for metadataPurgeIntervalSecs
+/// (docs/expiry.md, "Tombstones"). Written in the batch that removes the document. Ordered by time,
+/// so that purging drops one range.
 ///
 ///   Keyspace::kTombstones
 ///   key   := at:time64 collection:be32 value of `_id`

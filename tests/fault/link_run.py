@@ -169,7 +169,7 @@ class Pair:
 
 
 def deadlines_and_limits():
-    """EXPIRY C16."""
+    """docs/expiry.md C16."""
     with Pair() as p:
         a, b = p.a, p.b
         late = now() + NEVER
@@ -250,7 +250,7 @@ def expiry():
 
 
 def filters():
-    """EXPIRY C17."""
+    """docs/expiry.md C17."""
     with Pair(extra=["--testClock"]) as p:
         a, b = p.a, p.b
         a.client.app.c.insert_many([{"_id": i, "keep": i % 2 == 0} for i in range(100)])
@@ -613,7 +613,7 @@ def stalls():
 
 
 def shorter_deadlines():
-    """EXPIRY C18: in both directions a limit of one side reaches the other with the next change there."""
+    """docs/expiry.md C18: in both directions a limit of one side reaches the other with the next change there."""
     with Pair() as p:
         a, b = p.a, p.b
         b.run("app", {"setDatabaseExpiry": 1, "maxTTL": 3600})

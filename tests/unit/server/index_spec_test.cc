@@ -13,7 +13,7 @@ TEST_CASE("A TTL index is refused where nothing expires by one", "[index][ttl]")
     int code;
   };
   // create takes capped and clusteredIndex together from nobody; the code of that collection is its
-  // own (EXPIRY.md A.3).
+  // own (docs/expiry.md, "What is refused").
   const auto c =
       GENERATE(values<Case>({{"plain", CollectionKind::kOrdinary, 0},
                              {"clustered", CollectionKind::kClustered, 0},
