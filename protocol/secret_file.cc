@@ -12,7 +12,7 @@
 namespace mayfly {
 namespace {
 
-constexpr size_t kMaxGroupsShown = 16;
+constexpr size_t kGroupsShown = 16;
 
 std::string Mode(const struct stat& file) {
   char mode[8];
@@ -55,9 +55,9 @@ std::string Runner() {
   std::string text = "this runs as user " + std::to_string(::geteuid()) + " in ";
   const std::vector<gid_t> groups = OwnGroups();
   text += groups.size() == 1 ? "group" : "groups";
-  for (size_t i = 0; i < groups.size() && i < kMaxGroupsShown; ++i)
+  for (size_t i = 0; i < groups.size() && i < kGroupsShown; ++i)
     text += (i == 0 ? " " : ", ") + std::to_string(groups[i]);
-  return groups.size() > kMaxGroupsShown ? text + " and more" : text;
+  return groups.size() > kGroupsShown ? text + " and more" : text;
 }
 
 bool MayEnter(const std::string& directory) {

@@ -55,8 +55,8 @@ Result<void> CheckSeriesFields(std::string_view time, const std::string* meta);
 Instant BucketFloor(Instant t, BucketSpan span);
 /// Whether a point of time `t` fits into the bucket from `floor` on: [floor, floor + span).
 bool FitsBucket(Instant t, Instant floor, BucketSpan span);
-/// What the `_id` of a bucket from `floor` on begins with: its seconds, rounded down, as four bytes,
-/// the highest first. Seconds before 1970 and after 2106 wrap around. Threads: any.
+/// What the `_id` of a bucket from `floor` on begins with: its seconds, rounded down, as four
+/// bytes, the highest first. Seconds before 1970 and after 2106 wrap around. Threads: any.
 std::string BucketIdPrefix(Instant floor);
 /// Whether one point of this time suspends all expiry of its collection (manual: "Set up Automatic
 /// Removal for Time Series Collections"): before 1970, or after 2038-01-19T03:14:07.000Z.

@@ -41,9 +41,9 @@ class PointColumns {
   static constexpr uint32_t kClose = 1;
 
   /// False, and useless, when the points have more paths or shapes than the limits allow.
-  /// `depth`: how deep documents are taken apart, at most kMaxSplitDepth. What is kept for each value
-  /// is charged. REQUIRES: validated documents that outlive this, at most kMaxColumnValues. Errors:
-  /// ExceededMemoryLimit 146.
+  /// `depth`: how deep documents are taken apart, at most kMaxSplitDepth. What is kept for each
+  /// value is charged. REQUIRES: validated documents that outlive this, at most kMaxColumnValues.
+  /// Errors: ExceededMemoryLimit 146.
   Result<bool> Split(std::span<const BsonView> points, const SeriesFields& fields, int depth);
 
   const std::vector<Path>& paths() const { return paths_; }

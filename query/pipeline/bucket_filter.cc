@@ -198,9 +198,9 @@ class Converter {
     }
   };
 
-  /// A value that matches is not below the bucket's least and not above its greatest value, whatever
-  /// types the others have: these are compared as `$expr` does, for which the planner has bounds.
-  /// Only an array matches by a value within it, so a bucket that may have one passes, too.
+  /// A value that matches is not below the bucket's least and not above its greatest value,
+  /// whatever types the others have: these are compared as `$expr` does, for which the planner has
+  /// bounds. Only an array matches by a value within it, so a bucket that may have one passes, too.
   void AddMeasured(const BsonElement& e, std::vector<BsonDocument>& out) {
     ValueRange range;
     if (HasOrder(e.value)) {
@@ -230,8 +230,8 @@ class Converter {
 
   static BsonDocument Bound(const std::string& path, std::string_view side, std::string_view op,
                             BsonValue v) {
-    // A bucket with an array has a greatest value that is not below the arrays, and a least one that
-    // is not above them: where that is within the bound anyway, the bound alone decides.
+    // A bucket with an array has a greatest value that is not below the arrays, and a least one
+    // that is not above them: where that is within the bound anyway, the bound alone decides.
     const bool below = CanonicalTypeOrder(v.type()) < CanonicalTypeOrder(BsonType::kArray);
     return BuildBson([&](BsonBuilder& b) {
       BsonBuilder expr = b.OpenDocument("$expr");

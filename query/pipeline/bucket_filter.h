@@ -38,8 +38,9 @@ inline constexpr int kMaxMeasuredConditions = 100;
 
 /// Turns a filter on points into one that each bucket with a match passes: conditions on the
 /// metaField as they are, those on dates of the timeField as bounds of `control.min`, `control.max`
-/// and `_id`, comparisons of indexed fields as bounds of `control.min` and `control.max`. `exact`: all points of a bucket that passes match (the filter asks for the metaField
-/// alone). Nothing if the filter has no such condition.
+/// and `_id`, comparisons of indexed fields as bounds of `control.min` and `control.max`. `exact`:
+/// all points of a bucket that passes match (the filter asks for the metaField alone). Nothing if
+/// the filter has no such condition.
 struct BucketFilter {
   BsonDocument filter;
   bool exact = false;

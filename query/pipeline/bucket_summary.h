@@ -24,8 +24,8 @@ struct SummaryField {
 bool SummarizeGroup(PipelineStage& stage, const SeriesFields& series, VariableScope& scope,
                     std::vector<SummaryField>* fields);
 
-/// Lets a $count take documents that stand for whole buckets, with what `fields` lists. False, without
-/// any change, if `stage` is none.
+/// Lets a $count take documents that stand for whole buckets, with what `fields` lists. False,
+/// without any change, if `stage` is none.
 bool SummarizeCount(PipelineStage& stage, std::vector<SummaryField>* fields);
 
 /// Lets a $group behind the stage that unpacks find the group of a point by that of the point

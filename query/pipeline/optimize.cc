@@ -181,7 +181,8 @@ class Optimizer {
       for (const auto& part : sort.pattern().parts()) {
         const std::string path = InputPath(stage, part.path);
         // A field under two names could not be in the pattern twice.
-        possible = possible && !path.empty() && paths.insert(path).second;
+        possible = possible && !path.empty() &&
+                   paths.insert(path).second;  // bounded: by the parts of the sort
         if (!possible) return;
         b.Append(path, part.descending ? -1 : 1);
       }

@@ -75,7 +75,7 @@ void UnpackStage::TakeFilter(BsonDocument filter, MatchPtr match) {
 void UnpackStage::Narrow(std::set<std::string> fields) {
   if (summary_) {
     fields.clear();
-    if (summary_meta_) fields.insert(shape_.fields.meta);
+    if (summary_meta_) fields.insert(shape_.fields.meta);  // bounded: one
     for (const SummaryField& f : *summary_)
       if (!f.field.empty()) fields.insert(f.field);  // bounded: by the fields of a $group
   }

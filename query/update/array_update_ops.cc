@@ -18,7 +18,7 @@ namespace {
 
 std::string TypeText(BsonValue v) { return std::string(BsonTypeName(v.type())); }
 
-using ValueSet = std::unordered_set<BsonValue, BsonValueHash, BsonValueEqual>;
+using OperandSet = std::unordered_set<BsonValue, BsonValueHash, BsonValueEqual>;
 
 /// Of a value in a set of them, about.
 constexpr size_t kInSetBytes = 64;
@@ -116,7 +116,7 @@ class AddToSetLeaf final : public Leaf {
         std::erase_if(added, [&](BsonValue v) { return ValuesEqual(v, e.value); });
       }
     } else {
-      ValueSet present;
+      OperandSet present;
       for (const BsonElement& e : t.old.Document()) {
         MAYFLY_TRY(pace.Step(e.value.size()));
         ++count;
@@ -231,7 +231,7 @@ class PullOperatorLeaf final : public CullingLeaf {
 
 class PullAllLeaf final : public CullingLeaf {
  public:
-  explicit PullAllLeaf(ValueSet values) : values_(std::move(values)) {}
+  explicit PullAllLeaf(OperandSet values) : values_(std::move(values)) {}
 
  protected:
   Result<bool> Culls(BsonValue v, const ApplyContext&, std::string&) const override {
@@ -239,7 +239,7 @@ class PullAllLeaf final : public CullingLeaf {
   }
 
  private:
-  ValueSet values_;
+  OperandSet values_;
 };
 
 /// The order of $push's $sort.
@@ -397,7 +397,7 @@ Result<LeafPtr> ParseAddToSet(const BsonElement& e, LeafParser&) {
           TypeText(each));
     if (e.value.Document().Count() > 1)
       return BadValue("Found unexpected fields after $each in $addToSet: " + ValueText(e.value));
-    ValueSet seen;
+    OperandSet seen;
     for (const BsonElement& v : each.Document()) {
       MAYFLY_TRY(Operands::Step(v.value));
       ParseWork::Made(kInSetBytes);
@@ -438,7 +438,7 @@ Result<LeafPtr> ParsePull(const BsonElement& e, LeafParser& parser) {
 Result<LeafPtr> ParsePullAll(const BsonElement& e, LeafParser&) {
   if (!e.value.IsArray())
     return BadValue("$pullAll requires an array argument but was given a " + TypeText(e.value));
-  ValueSet values;
+  OperandSet values;
   for (const BsonElement& v : e.value.Document()) {
     MAYFLY_TRY(Operands::Step(v.value));
     ParseWork::Made(kInSetBytes);

@@ -218,13 +218,13 @@ std::function<bool(const CollectionInfo&)> CollectionsShownTo(const CommandConte
   };
 }
 
-/// The names that a later batch of listCollections may show, when everybody may run the command: the
-/// reader's roles may have gone since the cursor was opened.
+/// The names that a later batch of listCollections may show, when everybody may run the command:
+/// the reader's roles may have gone since the cursor was opened.
 ListCursor::Shown NamesShownInBatch(const CommandContext& ctx, std::string_view db) {
   if (ctx.access == nullptr) return nullptr;
   return [db = std::string(db)](const Operation& reader, BsonView document) {
     const UserAccess* const user = reader.user().get();
-    return user != nullptr &&
+    return user != nullptr &&  // check_names: compared
            (SeesAllCollections(*user, db) || SeesCollection(*user, db, document["name"].String()));
   };
 }

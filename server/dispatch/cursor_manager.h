@@ -284,7 +284,8 @@ class ListCursor final : public ServerCursor {
   /// Whether whoever reads the batch may see the document. Must not point into the command that
   /// opens the cursor.
   using Shown = std::function<bool(const Operation& reader, BsonView document)>;
-  /// `shown` is asked in each batch, since the reader's roles may have changed; null: all are shown.
+  /// `shown` is asked in each batch, since the reader's roles may have changed; null: all are
+  /// shown.
   explicit ListCursor(std::vector<BsonDocument> documents, Shown shown = nullptr)
       : documents_(std::move(documents)), shown_(std::move(shown)) {
     for (const BsonDocument& d : documents_) bytes_ += sizeof d + d.view().size();

@@ -104,8 +104,8 @@ void HideKeys(SourceRequest* request) {
   request->needs_record_id = false;
 }
 
-/// Whether {$meta: "sortKey"} is somewhere in these stages, in whatever place. It is also found where
-/// it is a mere value, which costs no more than a plan that is not as good.
+/// Whether {$meta: "sortKey"} is somewhere in these stages, in whatever place. It is also found
+/// where it is a mere value, which costs no more than a plan that is not as good.
 bool ReadsSortKey(BsonView stages) {
   using namespace std::string_view_literals;
   return stages.bytes().find("\x02$meta\0\x08\0\0\0sortKey\0"sv) != std::string_view::npos;

@@ -246,8 +246,8 @@ void AppendIdleCursor(std::string_view host, const IdleCursor& c, bool cut, Bson
   d.Append("operationUsingCursorId", int64_t{0});
 }
 
-/// Whether it belongs to whoever asks. It is of the user whose session it is: on the connection that
-/// it was used by last somebody else may have logged in.
+/// Whether it belongs to whoever asks. It is of the user whose session it is: on the connection
+/// that it was used by last somebody else may have logged in.
 bool IsOwn(const Asker& asker, const TransactionView& v) {
   if (!asker.access_control)
     return asker.connection_id != 0 && v.connection_id == asker.connection_id;

@@ -23,8 +23,8 @@ SpanOptions TakeSpanOptions(ArgReader& in);
 /// REQUIRES: is_series().
 CollectionInfoPtr BucketsOf(Catalog& catalog, const CollectionInfo& series);
 
-/// What filters on the buckets of a time series have to know of it: with the measured fields that an
-/// index has, which a query may use. REQUIRES: is_buckets().
+/// What filters on the buckets of a time series have to know of it: with the measured fields that
+/// an index has, which a query may use. REQUIRES: is_buckets().
 SeriesShape ShapeOf(const CollectionInfo& buckets);
 
 /// Which points of a time series are past their own deadline though their bucket still stands, for
@@ -52,11 +52,12 @@ BsonDocument SeriesReadPipeline(Catalog& catalog, const ExpiryPolicy& policy,
 /// what is in it by value, everything else by its least and greatest. Errors: CannotCreateIndex 67
 /// for what buckets cannot have.
 Result<BsonDocument> BucketIndexKey(const SeriesOptions& series, BsonView key);
-/// A hint for reads and writes of a time series, as its buckets take it: the name of an index, or its
-/// pattern as listIndexes shows it, of which `*moved` then has the bytes. Errors: BadValue 2 if the
-/// time series has no such index that a query may use.
+/// A hint for reads and writes of a time series, as its buckets take it: the name of an index, or
+/// its pattern as listIndexes shows it, of which `*moved` then has the bytes. Errors: BadValue 2 if
+/// the time series has no such index that a query may use.
 Result<BsonValue> BucketHint(const CollectionInfo& buckets, BsonValue hint, BsonDocument* moved);
-/// The reverse of BucketIndexKey: the user's pattern. Empty: an index on buckets that no pattern of the series makes.
+/// The reverse of BucketIndexKey: the user's pattern. Empty: an index on buckets that no pattern of
+/// the series makes.
 BsonDocument SeriesIndexKey(const SeriesOptions& series, BsonView key);
 
 /// An index as createIndexes takes it for a time series, as one on its buckets. Errors:

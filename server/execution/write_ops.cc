@@ -31,8 +31,7 @@ constexpr int kDocumentsPerUnit = 1000;
 constexpr size_t kBytesPerUnit = 4 << 20;
 constexpr int kDocumentsPerDelete = 100;
 
-/// {errInfo: {failingDocumentId, details}}. Details that are too long for a reply are replaced by a
-/// note.
+/// {errInfo: {failingDocumentId, details}}. A note stands for details too long for a reply.
 BsonDocument ValidationFailure(const CollectionInfo& coll, BsonView doc, Instant now) {
   constexpr size_t kMaxBytes = size_t{1} << 19;
   return BuildBson([&](BsonBuilder& b) {

@@ -25,7 +25,6 @@
 namespace mayfly {
 
 namespace asio = boost::asio;
-
 namespace {
 constexpr size_t kSmallBuffer = 2 * 1024;   // what an idle client costs
 constexpr size_t kBusyBuffer = 64 * 1024;   // grown to while a client sends much

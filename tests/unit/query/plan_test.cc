@@ -677,7 +677,6 @@ TEST_CASE("A variable of a command's let is there once", "[plan]") {
   };
   CHECK(code(R"({"x": 1, "y": "$$x"})") == 0);
   CHECK(code(R"({"x": 1, "x": 2})") == 40413);
-  // Among many they are found as well.
   std::string many;
   for (int i = 0; i < 40; ++i) many += "\"v" + std::to_string(i) + "\": 1, ";
   CHECK(code("{" + many + R"("w": 1})") == 0);
