@@ -1,11 +1,18 @@
 #include "server/execution/session_records.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <vector>
 
 #include "server/execution/session_store.h"
 #include "storage/read/visibility.h"
 #include "storage/storage.h"
+#include "storage/write/collection_watch.h"
 #include "storage/write/session_row.h"
+#include "tests/unit/server/server_fixture.h"
 #include "tests/unit/storage/catalog_fixture.h"
 
 using namespace mayfly;
@@ -197,4 +204,64 @@ TEST_CASE("A scan on a thread that others wait for ends at a session with too mu
   auto cursor = s.storage->ScanRecords(s.Shown(), std::move(scan));
   CHECK_FALSE(cursor->Next().has_value());
   CHECK(s.Scan(false, false) == "1 2 ");
+}
+
+TEST_CASE("The last uses of many sessions are recorded in a few commits", "[sessions]") {
+  ScratchDir dir;
+  test::TestServer server([](ServerConfig&) {}, true);
+  ServerContext& context = server.context();
+  StorageOptions o;
+  o.engine = MakeRocksEngine();
+  o.path = dir.path();
+  o.clock = &server.clock();
+  const std::unique_ptr<Storage> storage = Storage::Open(std::move(o)).value();
+  std::atomic<int> commits{0};
+  WatchCollections(*storage, "config", {"system.sessions"},
+                   [&](std::string_view name) { commits += name.empty() ? 0 : 1; });
+  context.set_storage(storage.get());
+  server.server().Start();
+  constexpr int kSessions = 1000;
+  std::vector<std::string> keys;
+  for (int n = 0; n < kSessions; ++n) {
+    std::string key(kSessionIdBytes, '\0');
+    std::memcpy(key.data(), &n, sizeof n);
+    keys.push_back(key);
+  }
+  const int64_t now = server.clock().Now().millis;
+  const auto refresh = [&] {
+    const int before = commits;
+    Operation op(server.clock());
+    CHECK(RefreshSessionRecords(context, op));
+    return commits - before;
+  };
+  const auto last_uses = [&] {
+    std::multiset<int64_t> out;
+    Operation op(server.clock());
+    const auto records = ListSessionRecords(context, op);
+    REQUIRE(records);
+    for (const BsonDocument& r : records.value()) out.insert(r.view()["lastUse"].Date().millis);
+    return out;
+  };
+  for (const std::string& key : keys) REQUIRE(context.sessions().Use(key, {now}));
+  CHECK(refresh() == 5);
+  CHECK(last_uses().count(now) == kSessions);
+  CHECK(refresh() == 0);
+  // Some are used again; the record of one has a later use already, by another member of a set.
+  for (int n = 0; n < 10; ++n) REQUIRE(context.sessions().Use(keys[n], {now + 1000}));
+  CHECK(refresh() == 1);
+  CHECK(last_uses().count(now + 1000) == 10);
+  REQUIRE(context.sessions().End(keys[0]));
+  REQUIRE(context.sessions().Use(keys[0], {now + 500}));
+  CHECK(refresh() == 0);
+  CHECK(last_uses().count(now + 1000) == 10);
+  // They end together as well.
+  const int before = commits;
+  {
+    Operation op(server.clock());
+    CHECK(RemoveSessionRecords(context, op, keys));
+  }
+  CHECK(commits - before <= 20);
+  CHECK(last_uses().empty());
+  server.server().Stop(1000);
+  context.set_storage(nullptr);
 }
