@@ -6,7 +6,8 @@ namespace mayfly {
 /// config.system.sessions: one document {_id: {id, uid}, lastUse} per logical session, with the TTL
 /// index lsidTTLIndex on lastUse, so unused sessions are removed by this server's own expiry
 /// (manual: "Server Sessions"). What is in memory is written every `logicalSessionRefreshMillis`
-/// and by refreshLogicalSessionCacheNow, some hundred in a commit. Blocking. Nothing happens where writes are not possible.
+/// and by refreshLogicalSessionCacheNow, some hundred in a commit. Blocking. Nothing happens where
+/// writes are not possible.
 Result<void> RefreshSessionRecords(ExpiryServices& server, Operation& op);
 
 /// Removes the documents of sessions that clients have ended.
