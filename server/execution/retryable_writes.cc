@@ -147,7 +147,7 @@ Awaitable<Result<void>> RetryableWrite::Begin() {
   Transactions* const transactions = TransactionsOf(ctx_.data);
   if (transactions != nullptr && !(number == state_->number && IsCommittedTransaction(*state_)) &&
       (number == state_->number || transactions->AnyOpen()) &&
-      transactions->Has(ctx_.session->id(), number))
+      transactions->IsTransaction(ctx_.session->id(), number))
     co_return Error{ErrorCode::kInvalidOptions,
                     "txnNumber " + std::to_string(number) +
                         " is that of a transaction: all of its operations must specify "

@@ -650,7 +650,7 @@ void Transactions::AbortBefore(std::string_view session, int64_t number) {
          number == INT64_MAX ? TransactionEnd::kSession : TransactionEnd::kNewer, &ended.list);
 }
 
-bool Transactions::Has(std::string_view session, int64_t number) {
+bool Transactions::IsTransaction(std::string_view session, int64_t number) {
   std::lock_guard l(mutex_);
   auto it = by_session_.find(std::string(session));
   return it != by_session_.end() && it->second->number == number;

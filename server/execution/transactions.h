@@ -178,7 +178,7 @@ class Transactions {
   /// Whether some transaction is open: an atomic load.
   bool AnyOpen() const { return open_.load(std::memory_order_relaxed) != 0; }
   /// Whether the number is that of the session's latest transaction, however that ended.
-  bool Has(std::string_view session, int64_t number);
+  bool IsTransaction(std::string_view session, int64_t number);
   void Sweep();
   /// The session has ended: nothing of it is kept.
   void Forget(std::string_view session);
