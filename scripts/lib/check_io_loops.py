@@ -80,6 +80,7 @@ ALLOWED = {
     "distinct: AppendInOrder": "values that were found in a slice of time",
     "listCommands: ListCommands": "over the commands there are",
     "*: Take": FIELDS,
+    "*: Has": FIELDS,
     "*: Add": "of NamesOnce: over at most 64 fields; of DocumentList: a view",
     "*: Finish": FIELDS,
     "*: Unread": FIELDS,
