@@ -27,11 +27,19 @@ void CloseCursors(DataServices& server, std::string_view db, std::string_view co
 }
 
 /// `drop` of `system.views`: as on MongoDB, the views go that it shows. A time series has more than
-/// its definition and stays.
+/// its definition and stays. Errors: Unauthorized 13, before any of them goes, if the user may not
+/// drop each by its name.
 Result<void> DropViews(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   Catalog& catalog = ctx.data.storage().catalog();
-  for (const CollectionInfoPtr& view : catalog.List(req.db)) {
-    if (!view->is_view() || view->is_series()) continue;
+  std::vector<CollectionInfoPtr> views = catalog.List(req.db);
+  std::erase_if(views, [](const CollectionInfoPtr& c) { return !c->is_view() || c->is_series(); });
+  for (const CollectionInfoPtr& view : views)
+    if (ctx.access != nullptr &&
+        !ctx.access->privileges.Allows(view->db, view->name, {Action::dropCollection}))
+      return Error{ErrorCode::kUnauthorized,
+                   "not authorized to drop all views of " + std::string(req.db) +
+                       ": to drop system.views needs dropCollection on each of them"};
+  for (const CollectionInfoPtr& view : views) {
     MAYFLY_TRY(ctx.op.CheckInterrupt());
     Result<void> dropped = catalog.Drop(ctx.op, view->db, view->name);
     if (!dropped && dropped.error().code != ErrorCode::kNamespaceNotFound) return dropped;

@@ -204,7 +204,8 @@ std::optional<Result<void>> FindNow(CommandContext& ctx, const CommandRequest& r
   };
   const FindArgs& a = find.args;
   BsonValue id;
-  if (find.coll && !find.coll->is_view() && ctx.op.view == nullptr && IsPointRead(find.spec, &id)) {
+  if (find.coll && !IsNeverShort(*find.coll) && ctx.op.view == nullptr &&
+      IsPointRead(find.spec, &id)) {
     if (!IsShortPointRead(ctx.data.storage(), find, ctx.op.now)) [[unlikely]]
       return std::nullopt;
     return counted(AnswerPointRead(ctx, find, id, reply));

@@ -76,6 +76,7 @@ class ViewCursor final : public RecordCursor {
   }
   void Reposition(ReadView) override {
     views_.clear();
+    shown_ = {};  // a definition may have 16 MB, and a cursor that waits is not charged for it
     open_ = false;
   }
 

@@ -6,6 +6,7 @@ user, other roles, no login any more.
   roles      $$USER_ROLES in a getMore that waits while roles change
   profile    the user of each entry of system.profile
   names      listCollections {authorizedCollections} in batches after the roles have gone, or have become others
+  views      system.views: who may drop what it shows, and what cursors on large definitions keep
   idle       a transaction that waits is of the user who began it, whoever logs in after that on its connection
 The last line says "N passed, N failed". MAYFLYD.
 """
@@ -14,7 +15,7 @@ import base64, os, tempfile, threading, uuid
 
 from bson import Binary, Int64
 
-from fault_test import Checks, Client, initiate, log_in, run_parts, until
+from fault_test import Checks, Client, initiate, log_in, memory_mb, run_parts, until
 from own_server import OwnServer, code
 
 check = Checks()
@@ -174,6 +175,40 @@ def profile():
             check(until(lambda: len(rows()) == 2) and rows() == want, f"access control {auth}: {rows()}, not {want}")
 
 
+def views():
+    """To drop system.views is to drop each view. A cursor that waits keeps no definition: of 40 on a view of 12 MB each
+    kept one."""
+    with Server() as s:
+        root = s.first_user()
+        root.shop.c.insert_one({"_id": 1})
+        for name in ("v1", "v2"):
+            root.shop.command("create", name, viewOn="c", pipeline=[])
+        drop = lambda *names: [
+            {"resource": {"db": "shop", "collection": name}, "actions": ["dropCollection"]} for name in names
+        ]
+        root.shop.command("createRole", "some", privileges=drop("system.views", "v2"), roles=[])
+        root.shop.command("createRole", "every", privileges=drop("system.views", "v1", "v2"), roles=[])
+        ann, bob = (s.user(n, {"role": r, "db": "shop"}) for n, r in (("ann", "some"), ("bob", "every")))
+        there = lambda: sorted(d["name"] for d in root.shop.list_collections())
+        check(code(ann.shop.command, "drop", "system.views") == DENIED, "who may drop one of two views")
+        check(there() == ["c", "system.views", "v1", "v2"], f"drops none: {there()}")
+        check(code(bob.shop.command, "drop", "system.views") == 0, "who may drop both")
+        check(there() == ["c"], f"drops them: {there()}")
+        large = [{"$match": {"$comment": "x" * 12_000_000}}]
+        for name in ("v1", "v2"):
+            root.shop.command("create", name, viewOn="c", pipeline=large)
+        find = {"find": "system.views", "projection": {"_id": 1}, "batchSize": 1}
+        admin = s.by_hand("root")
+        check(admin.command("shop", find)["cursor"]["id"] != 0, "one cursor")
+        before = memory_mb(s.proc.pid)
+        cursors = [admin.command("shop", find)["cursor"]["id"] for _ in range(40)]
+        check(all(cursors), "40 cursors wait")
+        more = memory_mb(s.proc.pid) - before
+        check(more < 240, f"they keep {more} MB, which is less than half of a definition each")
+        left = admin.command("shop", {"getMore": Int64(cursors[0]), "collection": "system.views"})["cursor"]
+        check([d["_id"] for d in left["nextBatch"]] == ["shop.v2"], f"and go on: {left}")
+
+
 def idle():
     """Its connection says nothing about whose it is."""
     with tempfile.TemporaryDirectory() as folder:
@@ -214,4 +249,4 @@ def idle():
             check(whose == [("ann@admin", anns[0])], f"in the profile it is of {whose}")
 
 
-run_parts("own data", [sessions, stages, roles, names, profile, idle], check)
+run_parts("own data", [sessions, stages, roles, names, views, profile, idle], check)
