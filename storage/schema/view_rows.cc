@@ -1,6 +1,7 @@
 #include "storage/schema/view_rows.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "protocol/bson_builder.h"
@@ -76,7 +77,9 @@ class ViewCursor final : public RecordCursor {
   }
   void Reposition(ReadView) override {
     views_.clear();
-    shown_ = {};  // a definition may have 16 MB, and a cursor that waits is not charged for it
+    // A definition may have 16 MB, and a cursor that waits is not charged for it. To assign an
+    // empty document would keep its room.
+    std::exchange(shown_, {});
     open_ = false;
   }
 
