@@ -20,8 +20,9 @@ void WriteErrors::Add(size_t index, Error e) {
   constexpr size_t kMaxBytes = 1 << 20;
   messages_ += e.message.size();
   details_ += e.details.size();
-  if (messages_ > kMaxBytes) e.message = {};
-  if (details_ > kMaxBytes) e.details = {};
+  // To assign an empty string would keep the room of the long one, for each of many errors.
+  if (messages_ > kMaxBytes) std::exchange(e.message, {});
+  if (details_ > kMaxBytes) std::exchange(e.details, {});
   errors_.emplace_back(static_cast<int32_t>(index), std::move(e));
 }
 
