@@ -16,21 +16,12 @@ Prints the places; the exit status is 1 when there are any. Usage: check_argumen
 import re
 import sys
 
-from cpp_text import blank, body_end, without_comments
+from cpp_text import blank, body_end, marked, without_comments
 
 READER = re.compile(r"\bArgReader&? (\w+)\b")
 GETTERS = r"(?:Opt\w+|\w+Or|String|Document|Array|Documents|Int64|Any|Ignore|Collection)"
 # What stands before a statement, or before one that a condition governs.
 BEGINS = r"(?:(?<=[;{})])|(?<=\belse)|(?<=^))\s*"
-
-
-def closing(text, at):
-    """Behind the parenthesis that closes the one before `at`."""
-    depth = 1
-    while at < len(text) and depth:
-        depth += {"(": 1, ")": -1}.get(text[at], 0)
-        at += 1
-    return at
 
 
 def enclosing_end(text, at):
@@ -52,7 +43,7 @@ def faults(original, read_members):
 
     get = rf"\b(?:{readers})(?:\.|->)({GETTERS})\("
     for m in re.finditer(BEGINS + r"(?:\(void\)\s*|static_cast<void>\()?" + get, text):
-        end = closing(text, m.end())
+        end = body_end(text, m.end(), "()")
         if re.compile(r"\)?\s*;").match(text, end):
             yield m.start(1), f"{name_at(m.end())} is read and dropped"
     for m in re.finditer(r"\b[\w:<>]+[&*]? (\w+) = " + get, text):
@@ -83,13 +74,11 @@ def main():
     read = set().union(*(members_read(t) for t in texts.values()))
     found = 0
     for path, text in texts.items():
-        lines = text.split("\n")
         for at, what in sorted(faults(text, read)):
-            line = text.count("\n", 0, at)
-            if any("unused:" in l for l in lines[max(0, line - 1) : line + 1]):
+            if marked(text, at, "unused:"):
                 continue
             found += 1
-            print(f"{path}:{line + 1}: {what}")
+            print(f"{path}:{text.count(chr(10), 0, at) + 1}: {what}")
     return found > 0
 
 

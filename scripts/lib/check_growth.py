@@ -18,7 +18,7 @@ Prints the places; the exit status is 1 when there are any. Usage: check_growth.
 import re
 import sys
 
-from cpp_text import blank, body_end
+from cpp_text import blank, body_end, marked
 
 # By other means than growth.h, however it is used.
 NEVER = [
@@ -110,7 +110,6 @@ def main():
     found = 0
     for path in sys.argv[1:]:
         original = open(path, encoding="utf-8").read()
-        lines = original.split("\n")
         text = blank(original)
 
         told = set()
@@ -121,7 +120,7 @@ def main():
             if line in told:
                 return
             told.add(line)
-            if any("bounded:" in l for l in lines[max(0, line - 1) : line + 1]):
+            if marked(original, offset, "bounded:"):
                 return
             found += 1
             print(f"{path}:{line + 1}: {what}")

@@ -12,7 +12,7 @@ tests/layout/check_hashes_test.py shows what this script must find.
 import re
 import sys
 
-from cpp_text import without_comments
+from cpp_text import marked, without_comments
 
 TABLE = re.compile(r"\b(?:std|boost)::unordered_(?:flat_|node_)?(?:multi)?(map|set)\s*<")
 KEY = re.compile(r"(?:const\s+)?std::string(?:_view)?$")
@@ -40,17 +40,17 @@ def main():
     for path in sys.argv[1:]:
         with open(path, encoding="utf-8") as f:
             original = f.read()
-        lines, text = original.split("\n"), without_comments(original)
+        text = without_comments(original)
         for m in TABLE.finditer(text):
             of = arguments(text, m.end())
             plain = {"map": 2, "set": 1}[m[1]]
             if not of or not KEY.match(of[0]) or (len(of) > plain and not of[plain].startswith("std::hash")):
                 continue
-            line = text.count("\n", 0, m.start())
-            if any("hashed: " in at for at in lines[max(0, line - 1) : line + 1]):
+            if marked(original, m.start(), "hashed: "):
                 continue
             found += 1
-            print(f"{path}:{line + 1}: a table of strings with std::hash: use one of protocol/seeded_hash.h")
+            line = text.count("\n", 0, m.start()) + 1
+            print(f"{path}:{line}: a table of strings with std::hash: use one of protocol/seeded_hash.h")
     return found > 0
 
 

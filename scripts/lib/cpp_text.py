@@ -24,10 +24,16 @@ def blank(text):
     )
 
 
-def body_end(text, at):
+def body_end(text, at, brackets="{}"):
     """Behind the bracket that closes the block whose first character is at `at`."""
     depth = 1
     while at < len(text) and depth:
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        depth += {brackets[0]: 1, brackets[1]: -1}.get(text[at], 0)
         at += 1
     return at
+
+
+def marked(text, at, word):
+    """Whether the line of this place, or the one before it, has the mark `word`, as in "unused: why"."""
+    line = text.count("\n", 0, at)
+    return any(word in of for of in text.split("\n")[max(0, line - 1) : line + 1])
