@@ -200,6 +200,7 @@ Result<void> AppendDocumentEvent(const Spec& spec, Storage& storage, Operation& 
     if (expired) {
       out.Append("expireAt", Instant{r.deadline}).Append("expiredAt", Instant{u.wall});
       out.Append("rule", RuleName(r)).Append("reason", ExpiryReasonName(r.reason));
+      if (!r.field.empty()) out.Append("field", r.field).Append("date", Instant{r.date});
     }
     return AppendBefore(spec, images, u, r, at, out);
   }

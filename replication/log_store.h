@@ -15,8 +15,8 @@
 /// Layout of Keyspace::kOplog: the log of a replica set and what its engine must remember. The same grammar is in
 /// docs/on-disk-format.md. DO NOT RENUMBER: change kLogFormatVersion instead.
 ///
-///   00 "format"         val := "6"                                    "1", "2", "3": no entry of a higher version (storage/write/log_format.h)
-///                                                                     can be in it; "4": up to version 5, "5": up to 6, "6": up to 7. Those before "6" are read, and turned into it
+///   00 "format"         val := "7"                                    "1", "2", "3": no entry of a higher version (storage/write/log_format.h)
+///                                                                     can be in it; "4": up to version 5, "5": up to 6, "6": up to 7, "7": up to 8. Those before "7" are read, and turned into it
 ///                                                                     at open
 ///   00 "node"           val := id:le64                                this directory's node id, never 0
 ///   00 "hard_state"     val := term:le64 vote:le64 commit:le64        what this node promised; synced before it is told
@@ -41,7 +41,7 @@
 // clang-format on
 namespace mayfly {
 
-inline constexpr std::string_view kLogFormatVersion = "6", kLogFormatFirst = "1";
+inline constexpr std::string_view kLogFormatVersion = "7", kLogFormatFirst = "1";
 
 /// This node's promises (raft): never forgotten, never copied from another node.
 struct HardState {

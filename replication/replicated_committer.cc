@@ -106,7 +106,7 @@ void ReplicatedCommitter::Submit(WriteUnit unit, CommitOptions options, Done don
   u.SortForCommit();
   std::string bytes;
   bytes.reserve(unit.SizeBytes() + 256);
-  EncodedUnit encoded = EncodeLogUnit(unit, bytes);
+  EncodedUnit encoded = EncodeLogUnit(unit, bytes, all_read_);
   // Times that move with its time in the log count from now so far.
   if (!encoded.moves.empty()) SetUnitTime(bytes.data(), 0, Wall());
   Operation* op = u.operation();

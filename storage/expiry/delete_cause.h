@@ -15,6 +15,7 @@ enum class DeleteReason : uint8_t {
   kCapped = 4,
   kMerged =
       5  ///< its content is now in another document of the same unit: neither deleted nor expired
+  // 6 is taken in log entries: kExpiredTtlIndex with the field of the index (log_format.h).
 };
 
 /// The reason with what a tombstone and a log entry say of it.

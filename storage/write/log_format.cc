@@ -1,6 +1,7 @@
 #include "storage/write/log_format.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 
 #include "protocol/bson_builder.h"
@@ -13,6 +14,9 @@ namespace mayfly {
 namespace {
 
 constexpr uint8_t kHasStatement = 0x80, kHasBefore = 0x40;
+/// Instead of kExpiredTtlIndex: the field and the date follow. No DeleteReason has this number.
+constexpr char kReasonWithRule = 6;
+static_assert(kReasonWithRule > static_cast<int>(DeleteReason::kMerged));
 constexpr uint8_t kSessionWrite = 1, kSessionTransaction = 2, kSessionLargeTransaction = 3;
 
 template <class T>
@@ -93,8 +97,9 @@ void EndUnit(std::string& out, size_t start) {
 }
 
 /// `before_records`: how many effects stand before those of records.
-void PutChanges(const WriteUnit::Impl& u, size_t before_records, std::string& out,
-                EncodedUnit* encoded) {
+void PutChanges(const WriteUnit::Impl& u, size_t before_records,
+                const std::function<int()>& all_read, std::string& out, EncodedUnit* encoded) {
+  std::optional<bool> with_rule;
   for (const DocumentChange& c : u.changes) {
     const LogRecord::Kind kind = c.kind == DocumentChange::kInsert   ? LogRecord::kInsert
                                  : c.kind == DocumentChange::kUpdate ? LogRecord::kUpdate
@@ -107,12 +112,19 @@ void PutChanges(const WriteUnit::Impl& u, size_t before_records, std::string& ou
     if (kind == LogRecord::kUpdate) PutText(out, c.detail);
     if (kind == LogRecord::kDelete) {
       PutText(out, c.detail);
-      out.push_back(static_cast<char>(c.cause.reason));
+      const bool rule = !c.field.empty();
+      if (rule && !with_rule) with_rule = !all_read || all_read() >= kLogEntryWithRule;
+      out.push_back(rule && *with_rule ? kReasonWithRule : static_cast<char>(c.cause.reason));
       if (c.cause.reason == DeleteReason::kMerged) [[unlikely]]
         encoded->version = std::max(encoded->version, kLogEntryWithMerge);
       if (c.cause.expired()) {
         PutText(out, c.rule);
         PutSigned(out, c.cause.deadline.millis);
+      }
+      if (rule && *with_rule) {
+        PutText(out, c.field);
+        PutSigned(out, c.date);
+        encoded->version = std::max(encoded->version, kLogEntryWithRule);
       }
     }
     if (!c.before.empty()) {
@@ -208,7 +220,8 @@ void MoveLogTimes(char* unit, const std::vector<LogMove>& moves, int64_t wall_mi
   }
 }
 
-EncodedUnit EncodeLogUnit(const WriteUnit& unit, std::string& out) {
+EncodedUnit EncodeLogUnit(const WriteUnit& unit, std::string& out,
+                          const std::function<int()>& all_read) {
   const WriteUnit::Impl& u = const_cast<WriteUnit&>(unit).impl();
   const size_t start = BeginUnit(out);
   size_t expired = 0;
@@ -264,7 +277,7 @@ EncodedUnit EncodeLogUnit(const WriteUnit& unit, std::string& out) {
   // A transaction's new collections come before its writes to them; a separate catalog change comes
   // after its writes.
   if (transaction) PutCommands(u, out);
-  PutChanges(u, before_records, out, &encoded);
+  PutChanges(u, before_records, all_read, out, &encoded);
   if (!transaction) PutCommands(u, out);
   EndUnit(out, start);
   encoded.decoded = effects * sizeof(LogEffect) + records * sizeof(LogRecord);
@@ -396,16 +409,23 @@ Result<bool> ReadLogUnit(std::string_view* rest, LogUnit* unit) {
         if (c.effect >= unit->effects.size()) return DamagedLogEntry();
         if (c.kind == LogRecord::kUpdate) c.detail = r.Text();
         break;
-      case LogRecord::kDelete:
+      case LogRecord::kDelete: {
         c.collection = r.Varint32();
         c.detail = r.Text();
-        c.reason = static_cast<DeleteReason>(r.Byte());
+        const uint8_t reason = r.Byte();
+        const bool rule = reason == kReasonWithRule;
+        c.reason = rule ? DeleteReason::kExpiredTtlIndex : static_cast<DeleteReason>(reason);
         if (c.reason > DeleteReason::kMerged) return DamagedLogEntry();
         if (DeleteCause(c.reason).expired()) {
           c.rule = r.Text();
           c.deadline = r.Zigzag();
         }
+        if (rule) {
+          c.field = r.Text();
+          c.date = r.Zigzag();
+        }
         break;
+      }
       case LogRecord::kCommand:
         c.db = r.Text();
         if (r.Byte() == 1) c.uuid = r.Bytes(16);

@@ -17,7 +17,7 @@
 /// grammar is in docs/on-disk-format.md. DO NOT RENUMBER: add a version instead.
 ///
 ///   entry       := version:u8  origin:le64 sequence:le64  unit*           version: 1, 2 if a record has its `before`, 3 if a unit is a transaction,
-///                                      7 if a record's reason is 5
+///                                      7 if a record's reason is 5, 8 if one is 6
 ///                                      origin: random, of the process that proposed it; sequence: its count of proposals
 ///                | 4:u8 origin:le64 sequence:le64 frame                   a chunk: a part of the bytes of a unit, whose parts and end
 ///                                      have the same origin and sequence; body := number:varint bytes; number: 0, 1, …; ticks: 0;
@@ -46,8 +46,9 @@
 ///                  [stmt_id:zigzag] body [before:text]
 ///     01 insert  body := collection:varint effect:varint                   places in the lists above
 ///     02 update  body := collection:varint effect:varint diff:text         empty: a replacement
-///     03 delete  body := collection:varint id:text reason:u8 [rule:text deadline:zigzag if expired]
-///                                      id: {_id: …}; rule: the index's name; reason, deadline: DeleteCause
+///     03 delete  body := collection:varint id:text reason:u8 [rule:text deadline:zigzag if expired [field:text date:zigzag if 6]]
+///                                      id: {_id: …}; rule: the index's name; reason, deadline: DeleteCause, or 6: as 1,
+///                                      with the field of the index and the document's date from which the deadline counts
 ///     04 command body := db:text has_uuid:u8 [uuid:16 bytes] o:text o2:text
 ///     05 no-op   body := o:text
 ///   text        := size:varint bytes
@@ -59,9 +60,9 @@ namespace mayfly {
 /// read what they know; they refuse unknown entries by this number.
 inline constexpr uint8_t kLogEntryPlain = 1, kLogEntryWithBefore = 2, kLogEntryWithTransaction = 3,
                          kLogEntryChunk = 4, kLogEntryEnd = 5, kLogEntryEndMoves = 6,
-                         kLogEntryWithMerge = 7;
+                         kLogEntryWithMerge = 7, kLogEntryWithRule = 8;
 /// What this version reads.
-inline constexpr uint8_t kLogEntryLatest = kLogEntryWithMerge;
+inline constexpr uint8_t kLogEntryLatest = kLogEntryWithRule;
 inline constexpr size_t kLogEntryHeader = 17;
 /// The most bytes that one unit takes in the log, in chunks.
 inline constexpr size_t kMaxLogUnitBytes = size_t{384} << 20;
@@ -82,7 +83,10 @@ struct EncodedUnit {
 /// Moves these times to the one at which the unit happens, unless that is earlier. `unit`: its bytes, before SetUnitTime.
 void MoveLogTimes(char* unit, const std::vector<LogMove>& moves, int64_t wall_millis);
 /// Appends the unit (with `size`). `ts` is to be set with SetUnitTime before it is proposed.
-EncodedUnit EncodeLogUnit(const WriteUnit& unit, std::string& out);
+/// `all_read`: the version that every member reads; asked once at most, and only where a record has
+/// a form that earlier ones do not read. Null: the latest.
+EncodedUnit EncodeLogUnit(const WriteUnit& unit, std::string& out,
+                          const std::function<int()>& all_read = nullptr);
 /// A unit that changes nothing: {msg: …} in the oplog.
 EncodedUnit EncodeNoopUnit(BsonView o, std::string& out);
 /// `unit`: where EncodeLogUnit began to append.
@@ -124,6 +128,10 @@ struct LogRecord {
   std::string_view before;  ///< of an update or delete: the document as it was; empty: not kept
   DeleteReason reason = DeleteReason::kDeleted;
   int64_t deadline = 0;  ///< of a delete by expiry
+  /// Of one by a TTL index: its field, and the document's date there (milliseconds). Empty: the entry
+  /// was written while a member might not have read it.
+  std::string_view field;
+  int64_t date = 0;
 };
 /// One unit, decoded; views into the entry.
 struct LogUnit {

@@ -9,6 +9,7 @@
 #include "protocol/extended_json.h"
 #include "protocol/hex.h"
 #include "storage/kv/read_once.h"
+#include "storage/read/visibility.h"
 #include "storage/write/archive.h"
 #include "storage/write/capped.h"
 #include "storage/write/document_diff.h"
@@ -521,8 +522,13 @@ Result<void> WriteUnit::Delete(const CollectionInfo& given, const Locked& curren
     u.log_scratch.clear();
     BsonBuilder(u.log_scratch).Append("_id", current.doc["_id"]).Done();
     u.changes.back().detail = u.arena.Copy(u.log_scratch);
-    for (const IndexInfoPtr& i : coll.indexes)
-      if (cause.expired() && i->id == cause.index) u.changes.back().rule = u.arena.Copy(i->name);
+    for (const IndexInfoPtr& i : coll.indexes) {
+      if (!cause.expired() || i->id != cause.index) continue;
+      DocumentChange& c = u.changes.back();
+      c.rule = u.arena.Copy(i->name);
+      // The index may be another one, or gone, when the entry is read.
+      if (EarliestDate(*i, current.doc, &c.date)) c.field = u.arena.Copy(i->fields[0].path);
+    }
     u.NoteBefore(coll, current.doc);
   }
   return Ok();

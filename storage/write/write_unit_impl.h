@@ -87,6 +87,8 @@ struct DocumentChange {
   int32_t stmt_id = -1;
   std::string_view detail{};  ///< kUpdate: the diff, empty: a replacement; kDelete: {_id: …}
   std::string_view rule{};    ///< kDelete by a TTL index: its name
+  std::string_view field{};   ///< and its field; empty: there is no date in it any more
+  int64_t date = 0;           ///< from which the deadline counts (milliseconds)
   std::string_view
       before{};  ///< kUpdate, kDelete: the document as it was, if the collection keeps that
 };

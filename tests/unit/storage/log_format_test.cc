@@ -175,6 +175,39 @@ TEST_CASE("A bucket that was merged is in entries that earlier versions refuse b
   CHECK(u.records[0].reason == reason);
 }
 
+TEST_CASE("An expiry by a TTL index says its field and date once all members read that",
+          "[replication]") {
+  testing::TestStore s;
+  testing::TestCollection c;
+  const IndexInfoPtr index = c.AddIndex(7, R"({"t":1})");
+  REQUIRE(s.Insert(c, R"({"_id":1,"t":{"$date":{"$numberLong":"5000"}}})"));
+  s.storage->impl().logged = true;
+  const int all_read = GENERATE(int{kLogEntryLatest}, int{kLogEntryWithMerge});
+  WriteUnit unit = s.Unit();
+  std::string key;
+  Storage::AppendRecordKey(*c, J(R"({"_id":1})").view().First().value, key);
+  WriteUnit::Locked locked;
+  REQUIRE(unit.LockAndRead(*c, key, &locked).value());
+  DeleteCause cause(DeleteReason::kExpiredTtlIndex);
+  cause.index = index->id;
+  cause.deadline = {15000};
+  REQUIRE(unit.Delete(*c, locked, cause));
+  std::string entry;
+  BeginLogEntry(7, 9, entry);
+  const EncodedUnit encoded = EncodeLogUnit(unit, entry, [&] { return all_read; });
+  const bool says = all_read == kLogEntryLatest;
+  CHECK(encoded.version == (says ? kLogEntryWithRule : kLogEntryPlain));
+  std::string_view rest = std::string_view(entry).substr(kLogEntryHeader);
+  LogUnit u;
+  REQUIRE(ReadLogUnit(&rest, &u).value());
+  REQUIRE(u.records.size() == 1);
+  CHECK(u.records[0].reason == DeleteReason::kExpiredTtlIndex);
+  CHECK(u.records[0].rule == index->name);
+  CHECK(u.records[0].deadline == 15000);
+  CHECK(u.records[0].field == (says ? "t" : ""));
+  CHECK(u.records[0].date == (says ? 5000 : 0));
+}
+
 TEST_CASE("A unit in chunks is joined again, and only from its own chunks in their order",
           "[replication]") {
   const LogEntryHeader id{7, 9};
