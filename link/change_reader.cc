@@ -77,6 +77,36 @@ std::optional<LinkOperation> EventTranslator::Put(std::string_view ns, BsonView 
   return op;
 }
 
+ClusterResult<std::optional<std::pair<std::string, Instant>>> EventTranslator::RuleOf(
+    std::string_view ns, std::string_view index, int64_t deadline) {
+  std::optional<std::pair<std::string, Instant>> out;
+  if (rules_.ns != ns) {
+    const size_t dot = ns.find('.');
+    auto listed = source_.Command(ns.substr(0, dot), BuildBson([&](BsonBuilder& b) {
+                                    b.Append("listIndexes", ns.substr(dot + 1));
+                                    b.OpenDocument("cursor").Append("batchSize", 1000);
+                                  }));
+    if (!listed && listed.error().transient) return std::move(listed).error();
+    rules_ = {};
+    if (listed) {
+      MAYFLY_TRY(const CursorBatch indexes, BatchOf(listed.value()));
+      rules_.indexes = BsonDocument(indexes.documents);
+    }
+    rules_.ns = ns;
+  }
+  for (const BsonElement& e : rules_.indexes.view()) {
+    const BsonView there = e.value.Document(), key = DocumentOf(there["key"]);
+    if (TextOf(there["name"]) != index) continue;
+    const int64_t seconds = IntOf(there, "expireAfterSeconds");
+    if (!there["expireAfterSeconds"].IsNumber() || seconds < 0 || seconds > kMostSeconds ||
+        key.empty())
+      break;
+    out.emplace(key.First().name, Instant{deadline - seconds * 1000});
+    break;
+  }
+  return out;
+}
+
 ClusterResult<void> EventTranslator::AppendExpiry(std::string_view ns, BsonView event,
                                                   Change* out) {
   if (options_.filter_expiration) return Ok();
@@ -88,10 +118,8 @@ ClusterResult<void> EventTranslator::AppendExpiry(std::string_view ns, BsonView 
   op.why = LinkOperation::Why::kExpired;
   op.ns = ns;
   op.filter = DocumentFilter(id, options_.version_field, event["expiredAt"], true);
-  const bool own = reason == "document" && at.IsDate();
-  const bool rule = reason == "ttlIndex" && at.IsDate();
-  if (own && !options_.filter_bypass_expiry) {
-    // Only the document with this deadline: one written since then has another one, or none.
+  // Only the document with this deadline: one written since then has another one, or none.
+  if (reason == "document" && at.IsDate() && !options_.filter_bypass_expiry) {
     op.filter = BuildBson([&](BsonBuilder& b) {
       b.AppendAll(BsonDocument(op.filter).view());
       BsonBuilder expr = b.OpenDocument("$expr");
@@ -99,36 +127,26 @@ ClusterResult<void> EventTranslator::AppendExpiry(std::string_view ns, BsonView 
       eq.OpenDocument().Append("$meta", "expireAt");
       eq.Append(at);
     });
-  } else if (rule) {
-    const std::string_view name = TextOf(event["rule"]);
-    if (rules_.ns != ns) {
-      const size_t dot = ns.find('.');
-      auto listed = source_.Command(ns.substr(0, dot), BuildBson([&](BsonBuilder& b) {
-                                      b.Append("listIndexes", ns.substr(dot + 1));
-                                      b.OpenDocument("cursor").Append("batchSize", 1000);
-                                    }));
-      if (!listed && listed.error().transient) return std::move(listed).error();
-      rules_ = {};
-      if (listed) {
-        MAYFLY_TRY(const CursorBatch indexes, BatchOf(listed.value()));
-        rules_.indexes = BsonDocument(indexes.documents);
-      }
-      rules_.ns = ns;
+  } else if (reason == "ttlIndex") {
+    std::optional<std::pair<std::string, Instant>> rule;
+    // Not by the index as it is now: its lifetime may be another one, or the index gone.
+    if (event["field"].IsString() && event["date"].IsDate()) {
+      rule.emplace(event["field"].String(), event["date"].Date());
+    } else if (at.IsDate()) {
+      MAYFLY_TRY(rule, RuleOf(ns, TextOf(event["rule"]), MillisOf(at)));
     }
-    for (const BsonElement& e : rules_.indexes.view()) {
-      const BsonView index = e.value.Document(), key = DocumentOf(index["key"]);
-      if (TextOf(index["name"]) != name) continue;
-      const int64_t seconds = IntOf(index, "expireAfterSeconds");
-      if (!index["expireAfterSeconds"].IsNumber() || seconds < 0 || seconds > kMostSeconds ||
-          key.empty())
-        break;
-      const Instant written{MillisOf(at) - seconds * 1000};
-      op.filter = BuildBson([&](BsonBuilder& b) {
-        b.AppendAll(BsonDocument(op.filter).view());
-        b.OpenDocument(key.First().name).Append("$lte", written);
-      });
-      break;
+    if (!rule) {
+      refused_.push_back(
+          {std::string(ns), BuildBson([&](BsonBuilder& b) { b.Append("id", id); }),
+           "it expired at the source by the TTL index " + std::string(TextOf(event["rule"])) +
+               ", and neither the event nor the source says by which date: the target's document "
+               "may have been written since, so it stays. Remove it if it should be gone"});
+      return Ok();
     }
+    op.filter = BuildBson([&](BsonBuilder& b) {
+      b.AppendAll(BsonDocument(op.filter).view());
+      b.Append(rule->first, rule->second);
+    });
   }
   out->operations.push_back(std::move(op));
   return Ok();

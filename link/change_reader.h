@@ -32,13 +32,15 @@ class EventTranslator {
     /// Collections to copy again: one that was renamed into the selection, or while it was copied.
     std::vector<std::string> copy;
   };
-  /// Appends the operations of an event. `transient` errors of the source: from look-ups of rules,
+  /// Appends the operations of an event. `transient` errors of the source: from look-ups of rules
+  /// (of a source that does not say what a rule was when a document expired),
   /// and ProtocolError 17 for an event that cannot be understood.
   ClusterResult<void> Append(BsonView event, Change* out);
   /// A document as it is copied; nullopt: it has no version that could be compared, or no `_id`.
   std::optional<LinkOperation> Put(std::string_view ns, BsonView document, BsonValue expire_at,
                                    LinkOperation::Why why) const;
-  /// A document that cannot be sent, because it has no version or no `_id`.
+  /// A document that cannot be sent, because it has no version or no `_id`, or whose expiry cannot:
+  /// nothing says which date of it had expired.
   struct Unusable {
     std::string ns;
     BsonDocument id;  ///< {id: value}
@@ -65,6 +67,11 @@ class EventTranslator {
 
  private:
   ClusterResult<void> AppendExpiry(std::string_view ns, BsonView event, Change* out);
+  /// The field of a TTL index as it is now, and the date in it of a document with that deadline;
+  /// nullopt: there is no such index any more.
+  ClusterResult<std::optional<std::pair<std::string, Instant>>> RuleOf(std::string_view ns,
+                                                                       std::string_view index,
+                                                                       int64_t deadline);
   void AppendDefinition(std::string_view type, std::string_view db, std::string_view collection,
                         BsonView event, Change* out);
   void AppendDrop(std::string_view type, std::string_view db, std::string_view collection,

@@ -10,7 +10,7 @@ import datetime, shutil
 import link_run
 from fault_test import rnd, run_parts
 from link_attacks_run import trim
-from link_run import Pair, check, equal, eventually, now
+from link_run import NEVER, Pair, check, equal, eventually, now, pass_days
 
 
 def options(side, name):
@@ -205,7 +205,36 @@ def series():
         check(not refused and link.counter("copiesBegun") == 1, f"nothing was refused: {refused[:2]} {link.status()}")
 
 
-PARTS = [followed, lost, large_rename, series]
+def late_rules():
+    """What has expired goes at the target by the date and the lifetime of then, whatever became of the TTL index while
+    the link was away: dropped, with a shorter and with a longer lifetime. A document that was written since stays."""
+    with Pair(extra=["--testClock"]) as p:
+        a, b = p.a, p.b
+        b.run("admin", {"setParameter": 1, "ttlMonitorEnabled": False})
+        due, names = now() + NEVER, ("dropped", "shorter", "longer")
+        for name in names:
+            a.client.app[name].create_index("at", expireAfterSeconds=20, name="at_1")
+            a.client.app[name].insert_many([{"_id": i, "at": [due + NEVER, due] if i == 1 else due} for i in range(4)])
+        link = p.link()
+        check(link.follows(), "it copies and follows")
+        link.kill()
+        later = due + datetime.timedelta(seconds=10)
+        for name in names:
+            b.client.app[name].update_one({"_id": 0}, {"$set": {"at": later}})
+        pass_days(a, 2)
+        check(not any(a.client.app[n].count_documents({}) for n in names), "all have expired at the source")
+        a.client.app.dropped.drop_index("at_1")
+        for name, seconds in (("shorter", 1), ("longer", 86400)):
+            a.run("app", {"collMod": name, "index": {"name": "at_1", "expireAfterSeconds": seconds}})
+        link.start()
+        check(link.follows(), "it goes on")
+        for name in names:
+            there = [d["_id"] for d in b.client.app[name].find()]
+            check(there == [0], f"{name}: only what was written since stays: {there}")
+        check(link.counter("refused") == 0, "and nothing is refused")
+
+
+PARTS = [followed, lost, large_rename, series, late_rules]
 
 if __name__ == "__main__":
     try:
