@@ -131,7 +131,8 @@ BsonDocument Link::State() const {
       BsonBuilder c = b.OpenDocument("counters");
       AppendCounters(counters_, c);
     }
-    b.Append("lagMillis", lag_millis_).Append("updatedAt", Instant{WallMillis()});
+    b.Append("lagMillis", status_.progress.Look().lag_millis);
+    b.Append("updatedAt", Instant{WallMillis()});
     {
       BsonBuilder skew = b.OpenDocument("clockSkewMillis");
       skew.Append("source", source_facts_.clock_skew_millis);
@@ -168,7 +169,9 @@ ClusterResult<void> Link::Write(const std::vector<LinkOperation>& operations) {
   saved_ = {};  // whatever comes of it, until it is known
   auto done = operations.empty() ? writer_->SaveState(changed)
                                  : writer_->Apply(operations, changed, &counters_);
-  if (done) saved_ = state;
+  if (!done) return done;
+  saved_ = state;
+  status_.progress.Advanced();
   return done;
 }
 
@@ -223,6 +226,7 @@ ClusterResult<void> Link::Lease(bool first) {
   const BsonValue paused = mine.Document()["paused"];
   paused_ = paused.Is(BsonType::kBool) && paused.Bool();
   leased_ = SteadyMillis();
+  status_.progress.Advanced();
   return Ok();
 }
 
@@ -346,7 +350,9 @@ ClusterResult<void> Link::Begin() {
   // A client is of one thread.
   auto stream = Cluster::Open(options_.source, "mayfly-link " + options_.name);
   if (!stream) return ClusterError{stream.error(), false};
-  reader_ = std::make_unique<ReadAhead>(options_, std::move(stream).value(), source_facts_.mayfly);
+  status_.progress.SetSkew(source_facts_.clock_skew_millis);
+  reader_ = std::make_unique<ReadAhead>(options_, std::move(stream).value(), source_facts_.mayfly,
+                                        status_.progress);
   conflicts_ = std::make_unique<ConflictSolver>(options_, selection_, *source_, *target_, *writer_,
                                                 *translator_, source_facts_.mayfly);
   MAYFLY_TRY(Lease(true));
@@ -364,6 +370,7 @@ void Link::WatchClocks() {
   // The next operation that needs a silent server notices it.
   if (auto facts = source_->Ask())
     source_facts_.clock_skew_millis = facts.value().clock_skew_millis;
+  status_.progress.SetSkew(source_facts_.clock_skew_millis);
   if (auto facts = target_->Ask())
     target_facts_.clock_skew_millis = facts.value().clock_skew_millis;
   const std::string w = ClockWarning(ClocksApart());
@@ -424,6 +431,8 @@ ClusterResult<void> Link::Turn(size_t documents) {
     Show("paused");
     Wait(500);
     MAYFLY_TRY(Lease(false));
+    // What waits grows older, and the target shows that.
+    MAYFLY_TRY(Save());
   }
   if (options_.max_documents_per_second == 0) return Ok();
   if (SteadyMillis() - window_start_ >= 1000) window_start_ = SteadyMillis(), window_documents_ = 0;
@@ -515,8 +524,7 @@ ClusterResult<void> Link::Follow() {
       MAYFLY_TRY(Save());
     }
     MAYFLY_TRY(SolveConflicts());
-    const int64_t source_now = WallMillis() + source_facts_.clock_skew_millis;
-    lag_millis_ = wall == 0 ? 0 : std::max<int64_t>(0, source_now - wall);
+    reader_->Written(wall == 0 ? 0 : status_.progress.SourceNow() - wall);
     MAYFLY_TRY(Turn(n));
     Show("following");
   }
@@ -538,7 +546,10 @@ Result<void> Link::Run() {
       done = Begin();
       begun = done.has_value();
     }
+    if (done && phase_ == Phase::kFollow) status_.progress.Copies(std::nullopt);
     if (done && phase_ == Phase::kCopy) {
+      // The seconds of the cluster time where following begins.
+      status_.progress.Copies(static_cast<int64_t>(copy_time_ >> 32) * 1000);
       done = CopyAll();
       if (done && !stopped_) done = EndCopy();
     }
@@ -546,7 +557,10 @@ Result<void> Link::Run() {
     if (done) continue;
     const ClusterError failed = done.error();
     // Another process continued from this one's position: this one's knowledge is old.
-    if (failed.error.code == ErrorCode::kLockBusy) begun = false;
+    if (failed.error.code == ErrorCode::kLockBusy) {
+      begun = false;
+      status_.progress.StandBy();
+    }
     if (failed.error.code == ErrorCode::kChangeStreamHistoryLost) {
       Show("copying again", failed.error.message);
       if (BeginCopy(true)) continue;

@@ -9,6 +9,7 @@
 #include "link/cluster.h"
 #include "link/conflicts.h"
 #include "link/options.h"
+#include "link/progress.h"
 #include "link/read_ahead.h"
 #include "link/target_writer.h"
 
@@ -19,10 +20,13 @@ class LinkStatus {
  public:
   /// Replaces what it shows.
   void Set(BsonDocument status);
-  /// What was set last.
+  /// What was set last, with `lagMillis` and `stalled` as they are now.
   BsonDocument Get() const;
   /// The same as Prometheus' text.
   std::string Metrics() const;
+  /// Why the link is not well; empty: it is, or is paused or stands by.
+  std::string Unwell() const;
+  LinkProgress progress;
 
  private:
   mutable std::mutex mutex_;
@@ -119,7 +123,6 @@ class Link {
   std::set<std::string, std::less<>> copied_;  ///< collections of this copy that are whole
   BsonDocument saved_;  ///< State as the target has it; empty: that is not known
   LinkCounters counters_;
-  int64_t lag_millis_ = 0;   ///< of the last event when it was written
   int64_t leased_ = 0;       ///< steady milliseconds
   int64_t clocks_seen_ = 0;  ///< likewise
   bool paused_ = false;

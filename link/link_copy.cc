@@ -328,6 +328,7 @@ ClusterResult<void> Link::EndCopy() {
   MAYFLY_TRY(const Cluster::Facts facts, source_->Ask());
   translator_->copied_until = facts.cluster_time;
   phase_ = Phase::kFollow;
+  status_.progress.Copies(std::nullopt);
   copied_once_ = true;
   token_ = {};
   copied_.clear();

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "link/link.h"
+#include "protocol/bson_builder.h"
 
 namespace mayfly {
 namespace {
@@ -26,8 +27,34 @@ void LinkStatus::Set(BsonDocument status) {
 }
 
 BsonDocument LinkStatus::Get() const {
+  const LinkProgress::Shown now = progress.Look();
   std::lock_guard l(mutex_);
-  return status_;
+  return BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : status_.view()) {
+      const std::string_view state =
+          e.name == "state" && e.value.IsString() ? e.value.String() : std::string_view();
+      if (!now.stalled.empty() && (state == "following" || state == "copying"))
+        b.Append("state", "stalled");
+      else if (e.name == "lagMillis")
+        b.Append("lagMillis", now.lag_millis);
+      else
+        b.Append(e);
+    }
+    if (!now.stalled.empty()) b.Append("stalled", now.stalled);
+  });
+}
+
+std::string LinkStatus::Unwell() const {
+  const BsonDocument status = Get();
+  const auto text = [&](std::string_view name) {
+    const BsonValue v = status.view()[name];
+    return v.IsString() ? std::string(v.String()) : std::string();
+  };
+  if (text("state") != "failed" && text("stalled").empty()) return {};
+  std::string out = text("stalled");
+  for (const std::string& more : {text("error")})
+    if (!more.empty()) out += (out.empty() ? "" : ": ") + more;
+  return out;
 }
 
 std::string LinkStatus::Metrics() const {
@@ -41,6 +68,8 @@ std::string LinkStatus::Metrics() const {
       "# TYPE mayfly_link_state gauge\nmayfly_link_state{{link=\"{}\",state=\"{}\"}} 1\n"
       "# TYPE mayfly_link_lag_seconds gauge\nmayfly_link_lag_seconds{{link=\"{}\"}} {}\n",
       link, state, link, s["lagMillis"].IsNumber() ? s["lagMillis"].NumberAsDouble() / 1000 : 0.0);
+  out += fmt::format("# TYPE mayfly_link_stalled gauge\nmayfly_link_stalled{{link=\"{}\"}} {}\n",
+                     link, s["stalled"].missing() ? 0 : 1);
   out += "# TYPE mayfly_link_documents_total counter\n";
   if (s["counters"].IsDocument())
     for (const BsonElement& e : s["counters"].Document())

@@ -13,6 +13,7 @@ void ReadAhead::Open(BsonView token, uint64_t time) {
 }
 
 void ReadAhead::Read(BsonDocument token, uint64_t time) {
+  progress_.Reads();
   ClusterResult<void> done = reader_.Open(token, time);
   while (done) {
     Batch batch;
@@ -23,7 +24,12 @@ void ReadAhead::Read(BsonDocument token, uint64_t time) {
     }
     batch.events = std::move(events).value();
     for (const BsonDocument& e : batch.events) batch.bytes += e.view().size() + sizeof e;
+    if (!batch.events.empty()) {
+      const BsonValue at = batch.events.front().view()["wallTime"];
+      batch.oldest = at.IsDate() ? at.Date().millis : progress_.SourceNow();
+    }
     std::unique_lock l(mutex_);
+    progress_.Heard(batch.oldest);
     // A source that has nothing to say must not fill the queue of a link that is paused.
     if (batch.events.empty() && !queue_.empty()) {
       if (!batch.token.view().empty()) queue_.back().token = std::move(batch.token);
@@ -71,6 +77,13 @@ ClusterResult<ReadAhead::Batch> ReadAhead::Next(size_t most) {
            out.bytes + queue_.front().bytes <= kMostJoined);
   changed_.notify_all();
   return out;
+}
+
+void ReadAhead::Written(int64_t lag_millis) {
+  std::lock_guard l(mutex_);
+  std::optional<int64_t> oldest;
+  for (auto b = queue_.begin(); b != queue_.end() && !oldest; ++b) oldest = b->oldest;
+  progress_.Written(lag_millis, oldest);
 }
 
 ReadAhead::Waiting ReadAhead::waiting() const {

@@ -10,6 +10,7 @@
 #include "link/change_reader.h"
 #include "link/cluster.h"
 #include "link/options.h"
+#include "link/progress.h"
 
 namespace mayfly {
 
@@ -22,6 +23,7 @@ class ReadAhead {
     std::vector<BsonDocument> events;
     BsonDocument token;
     size_t bytes = 0;
+    std::optional<int64_t> oldest;  ///< the time of its first event; nullopt: there is none
   };
   /// How much waits to be written.
   struct Waiting {
@@ -33,9 +35,10 @@ class ReadAhead {
   /// Next joins batches up to this: the lease is extended after what it gives was written.
   static constexpr size_t kMostJoined = 16 << 20;
 
-  /// `source`: for the thread alone.
-  ReadAhead(const LinkOptions& options, std::unique_ptr<Cluster> source, bool mayfly)
-      : source_(std::move(source)), reader_(options, *source_, mayfly) {}
+  /// `source`: for the thread alone. `progress`: is told what has been read.
+  ReadAhead(const LinkOptions& options, std::unique_ptr<Cluster> source, bool mayfly,
+            LinkProgress& progress)
+      : source_(std::move(source)), reader_(options, *source_, mayfly), progress_(progress) {}
   ~ReadAhead() { Close(); }
 
   /// Begins behind a resume token, or with the operation at `time`. What was read before is
@@ -46,6 +49,8 @@ class ReadAhead {
   /// read before; after one, Open must be called. ChangeStreamHistoryLost 286.
   ClusterResult<Batch> Next(size_t most);
   Waiting waiting() const;
+  /// All that Next has given is at the target: the last event was so old then (0: there was none).
+  void Written(int64_t lag_millis);
   /// Ends the thread, which may be within a request to the source, and the cursor.
   void Close();
 
@@ -54,6 +59,7 @@ class ReadAhead {
 
   const std::unique_ptr<Cluster> source_;
   ChangeReader reader_;  ///< the thread's
+  LinkProgress& progress_;
   std::thread thread_;
 
   mutable std::mutex mutex_;

@@ -33,7 +33,9 @@ http::response<http::string_body> Answer(const http::request<http::empty_body>& 
     r.set(http::field::content_type, "application/json");
     r.body() = ToRelaxedJson(status.Get()) + "\n";
   } else if (target == "/healthz") {
-    r.body() = "ok\n";
+    const std::string why = status.Unwell();
+    if (!why.empty()) r.result(http::status::service_unavailable);
+    r.body() = (why.empty() ? "ok" : why) + "\n";
   } else {
     r.result(http::status::not_found);
     r.body() = "there are /status, /metrics and /healthz\n";

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """mayfly-link and definitions: every option that collMod changes, while the link follows and after its history was
-lost; a large event directly before a rename; time series, whose buckets the link leaves out.
+lost; a large event directly before a rename; time series, whose buckets the link leaves out; what had expired by an
+index that is another one by now; how far behind a link is while nothing goes through.
 
 The last line says "N passed, N failed".
 """
 
-import datetime, shutil
+import datetime, json, re, shutil, signal, subprocess, urllib.error, urllib.request
 
 import link_run
 from fault_test import rnd, run_parts
@@ -234,7 +235,66 @@ def late_rules():
         check(link.counter("refused") == 0, "and nothing is refused")
 
 
-PARTS = [followed, lost, large_rename, series, late_rules]
+def fetch(link, path):
+    """Status code and text of an address of a link."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{link.http}{path}", timeout=60) as r:
+            return r.status, r.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+    except OSError as e:
+        return 0, str(e)
+
+
+def behind():
+    """A lag grows while nothing goes through: the target stands still, the source stands still, the link is paused."""
+    with Pair() as p:
+        a, b = p.a, p.b
+        link = p.link()
+        check(link.follows(), "it copies and follows")
+        check(fetch(link, "/healthz") == (200, "ok\n"), "it is well")
+        lag = lambda: link.status().get("lagMillis", 0)
+        metric = lambda name, value: re.search(
+            rf'^mayfly_link_{name}{{link="link"}} {value}', fetch(link, "/metrics")[1], re.M
+        )
+        for side, why in ((b, "reached the target"), (a, "source has not answered")):
+            proc = side.set.members[0].proc
+            if side is b:
+                a.client.app.c.insert_many([{"_id": i} for i in range(1000)])
+            proc.send_signal(signal.SIGSTOP)
+            if side is b:
+                # The first of the changes may be written already.
+                a.client.app.c.insert_many([{"_id": i} for i in range(1000, 2000)])
+            check(eventually(lambda: link.status().get("stalled")), f"it says that it is stalled: {link.status()}")
+            status, (code, text) = link.status(), fetch(link, "/healthz")
+            check(why in status["stalled"], f"and why: {status['stalled']}")
+            check(status["state"] in ("stalled", "waiting"), f"its state says so: {status['state']}")
+            check(code == 503 and why in text, f"/healthz says so: {code} {text}")
+            seen = lag()
+            check(seen > 10000, f"the lag is that long: {seen}")  # clock: at least, since it is stalled
+            check(eventually(lambda: lag() > seen), "and grows")
+            check(metric("stalled", 1) and not metric("lag_seconds", r"0\."), "metrics say so")
+            proc.send_signal(signal.SIGCONT)
+            check(link.follows() and eventually(lambda: link.state() == "following"), "it goes on")
+            check(eventually(lambda: lag() < 5000), f"and is not behind: {lag()}")
+            check(eventually(lambda: fetch(link, "/healthz")[0] == 200), "and well")
+        tell = lambda what: subprocess.run(
+            [link_run.LINK, what, "--name", "link", "--target", b.uri], capture_output=True, text=True, timeout=60
+        )
+        tell("pause")
+        check(eventually(lambda: link.state() == "paused"), "it pauses")
+        a.client.app.c.insert_many([{"_id": i} for i in range(2000, 3000)])
+        check(eventually(lambda: lag() > 2000), f"a paused link falls behind: {lag()}")
+        noted = lambda: json.loads(tell("status").stdout)["lagMillis"]
+        check(eventually(lambda: noted() > 2000), "the target knows that")
+        shown = lambda: b.run("admin", {"ttlStatus": 1})["links"][0]
+        check(eventually(lambda: shown()["paused"] and shown()["lagMillis"] > 2000), f"and shows it: {shown()}")
+        check(fetch(link, "/healthz")[0] == 200 and "stalled" not in link.status(), "it is well nevertheless")
+        tell("resume")
+        check(link.follows() and equal(a, b, "app", "c"), "it goes on, and both are equal")
+
+
+PARTS = [followed, lost, large_rename, series, late_rules, behind]
 
 if __name__ == "__main__":
     try:
