@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <tuple>
 
 #include "replication/applied_row.h"
+#include "replication/log_archiver.h"
 #include "replication/log_store.h"
 #include "replication/open_units.h"
+#include "security/at_rest.h"
 #include "storage/storage.h"
 #include "storage/write/log_apply.h"
 
@@ -29,20 +32,30 @@ std::string Time(uint64_t ts) {
   return "Timestamp(" + std::to_string(ts >> 32) + ", " + std::to_string(ts & 0xFFFFFFFF) + ")";
 }
 
-Result<std::vector<std::string>> SegmentPaths(const std::string& folder) {
-  std::vector<std::string> paths;
+/// `set_id`: only those whose names do not say another one; empty: all. By their first index.
+Result<std::vector<std::string>> SegmentPaths(const std::string& folder, std::string_view set_id) {
+  std::vector<std::tuple<uint64_t, uint64_t, std::string>> found;
   std::error_code ec;
   fs::directory_iterator it(folder, ec), end;
   for (; !ec && it != end; it.increment(ec)) {
-    uint64_t first = 0, last = 0;
-    if (ParseSegmentName(it->path().filename().string(), &first, &last))
-      paths.push_back(it->path().string());
+    const auto id = ParseSegmentName(it->path().filename().string());
+    if (!id || (!set_id.empty() && !id->set_id.empty() && id->set_id != set_id)) continue;
+    found.emplace_back(id->first, id->last, it->path().string());
   }
   if (ec)
     return Error{ErrorCode::kFileNotOpen,
                  "cannot list the archive " + folder + ": " + ec.message()};
-  std::sort(paths.begin(), paths.end());  // names are of one length, so this is by first index
+  std::sort(found.begin(), found.end());
+  std::vector<std::string> paths;
+  for (auto& [first, last, path] : found) paths.push_back(std::move(path));
   return paths;
+}
+
+void OneSetAfterTheOther(std::vector<ArchivedSegment>& segments) {
+  std::stable_sort(segments.begin(), segments.end(),
+                   [](const ArchivedSegment& a, const ArchivedSegment& b) {
+                     return a.header.set_id < b.header.set_id;
+                   });
 }
 
 /// For a segment that follows but says that something is missing before it.
@@ -54,9 +67,6 @@ Error Changed(const ArchivedSegment& s) {
 
 /// Why `next` does not continue at the end of `s`.
 Result<void> CheckFollows(const ArchivedSegment& s, const ArchivedSegment& next) {
-  if (next.header.set_id != s.header.set_id)
-    return InvalidOptions("the segments " + s.path + " and " + next.path +
-                          " are of different sets");
   if (next.header.first <= s.trailer.last)
     return Error{ErrorCode::kInternalError,
                  "the segments " + s.path + " and " + next.path + " overlap: both have " +
@@ -89,9 +99,20 @@ struct Start {
   std::string set_id;
 };
 
+/// ListArchive of the backup's set. Errors: InvalidOptions 72 also when all are of other sets.
+Result<std::vector<ArchivedSegment>> ListOfSet(const ArchiveSource& source,
+                                               const std::string& set_id) {
+  MAYFLY_TRY(std::vector<ArchivedSegment> own, ListArchive(source, set_id));
+  if (!own.empty()) return own;
+  MAYFLY_TRY(const std::vector<std::string> all, SegmentPaths(source.folder, {}));
+  if (all.empty()) return own;
+  return InvalidOptions("none of the segments in " + source.folder +
+                        " is of the backup's set: " + all.front() + " is of another set");
+}
+
 /// The segments that are needed, in order.
 Result<std::vector<ArchivedSegment>> Plan(const ReplayRequest& request, const Start& start) {
-  MAYFLY_TRY(std::vector<ArchivedSegment> all, ListArchive(request.archive));
+  MAYFLY_TRY(std::vector<ArchivedSegment> all, ListOfSet(request.archive, start.set_id));
   const uint64_t next = start.applied.index + 1;
   const std::string& folder = request.archive.folder;
   if (request.until && *request.until < start.row.ts)
@@ -100,8 +121,6 @@ Result<std::vector<ArchivedSegment>> Plan(const ReplayRequest& request, const St
   std::vector<ArchivedSegment> plan;
   bool enough = request.until && *request.until == start.row.ts;
   for (ArchivedSegment& s : all) {
-    if (s.header.set_id != start.set_id)
-      return InvalidOptions("the segment " + s.path + " is of another set than the backup");
     // The one in which the store's own position is has to be there only if it has more.
     if (s.trailer.last < next || enough) continue;
     if (plan.empty() && s.header.first > next)
@@ -293,19 +312,52 @@ class Replay {
 
 }  // namespace
 
-Result<std::vector<ArchivedSegment>> ListArchive(const ArchiveSource& source) {
-  MAYFLY_TRY(const std::vector<std::string> paths, SegmentPaths(source.folder));
+Result<std::vector<FileCiphersPtr>> OpenArchiveKeys(const std::string& folder,
+                                                    const std::vector<const MasterKey*>& keys) {
+  std::vector<FileCiphersPtr> out;
+  std::optional<Error> failed;
+  bool any = false;
+  std::error_code ec;
+  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
+    const std::string path = it->path().string();
+    std::error_code unused;
+    // A pipe of such a name would be waited for without end.
+    if (!path.ends_with(kArchiveKeystoreSuffix) || !it->is_regular_file(unused)) continue;
+    any = true;
+    for (const MasterKey* key : keys) {
+      auto opened = OpenKeystoreFile(path, *key);
+      if (opened)
+        out.push_back(std::move(opened).value());
+      else
+        failed = opened.error();
+      if (opened) break;
+    }
+  }
+  if (ec)
+    return Error{ErrorCode::kFileNotOpen,
+                 "cannot list the archive " + folder + ": " + ec.message()};
+  if (!any || !out.empty()) return out;
+  if (failed) return *failed;
+  return InvalidOptions("the archive in " + folder +
+                        " is encrypted: give --encryptionKeyFile (and mayflyd --enableEncryption)");
+}
+
+Result<std::vector<ArchivedSegment>> ListArchive(const ArchiveSource& source,
+                                                 std::string_view set_id) {
+  MAYFLY_TRY(const std::vector<std::string> paths, SegmentPaths(source.folder, set_id));
   std::vector<ArchivedSegment> out;
   for (const std::string& path : paths) {
     MAYFLY_TRY(auto reader, SegmentReader::Open(path, source.ciphers));
+    if (!set_id.empty() && reader->header().set_id != set_id) continue;
     out.push_back({path, reader->header(), reader->trailer()});
   }
+  OneSetAfterTheOther(out);
   return out;
 }
 
 Result<ArchiveSummary> VerifyArchive(const ArchiveSource& source,
-                                     const std::function<Result<void>()>& interrupt) {
-  MAYFLY_TRY(const std::vector<std::string> paths, SegmentPaths(source.folder));
+                                     const std::function<Result<void>(uint64_t bytes)>& progress) {
+  MAYFLY_TRY(const std::vector<std::string> paths, SegmentPaths(source.folder, {}));
   ArchiveSummary out;
   std::vector<CommittedEntry> entries;
   std::string bytes;
@@ -316,26 +368,27 @@ Result<ArchiveSummary> VerifyArchive(const ArchiveSource& source,
       continue;
     }
     for (;;) {
-      if (interrupt) {
-        MAYFLY_TRY(interrupt());
-      }
       auto more = reader.value()->NextBlock(&entries, &bytes);
       if (!more) out.faults.push_back(more.error().message);
       if (!more || !more.value()) break;
       out.entries += entries.size();
       out.bytes += bytes.size();
+      if (!progress) continue;
+      MAYFLY_TRY(progress(bytes.size()));
     }
     out.segments.push_back({path, reader.value()->header(), reader.value()->trailer()});
-    const size_t n = out.segments.size();
-    if (n < 2) continue;
-    if (auto follows = CheckFollows(out.segments[n - 2], out.segments[n - 1]); !follows)
+  }
+  OneSetAfterTheOther(out.segments);
+  for (size_t i = 1; i < out.segments.size(); ++i) {
+    if (out.segments[i - 1].header.set_id != out.segments[i].header.set_id) continue;
+    if (auto follows = CheckFollows(out.segments[i - 1], out.segments[i]); !follows)
       out.faults.push_back(follows.error().message);
   }
   return out;
 }
 
 Result<void> CheckArchive(const ArchiveQuestion& q) {
-  MAYFLY_TRY(const std::vector<ArchivedSegment> all, ListArchive(q.archive));
+  MAYFLY_TRY(const std::vector<ArchivedSegment> all, ListOfSet(q.archive, q.set_id));
   if (q.until && *q.until < q.from_ts)
     return InvalidOptions("the backup is of " + Time(q.from_ts) + ", which is after " +
                           Time(*q.until) + ": take an earlier backup");
@@ -347,8 +400,6 @@ Result<void> CheckArchive(const ArchiveQuestion& q) {
   const ArchivedSegment* before = nullptr;
   bool enough = q.until && *q.until <= end;
   for (const ArchivedSegment& s : all) {
-    if (s.header.set_id != q.set_id)
-      return InvalidOptions("the segment " + s.path + " is of another set than the backup");
     if (s.trailer.last < next || enough) continue;
     if (before != nullptr) {
       MAYFLY_TRY(CheckFollowsBehind(*before, s, latest_index));

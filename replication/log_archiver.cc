@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <new>
 #include <utility>
 
@@ -259,41 +260,47 @@ Result<void> LogArchiver::ReadRow() {
 }
 
 Result<void> LogArchiver::FindEnd() {
-  std::string newest;
-  uint64_t newest_first = 0, newest_last = 0;
+  // Newest first.
+  std::vector<std::pair<SegmentId, std::string>> found;
   std::error_code ec;
   fs::directory_iterator it(o_.folder, ec), end;
   for (; !ec && it != end; it.increment(ec)) {
-    uint64_t first = 0, last = 0;
-    if (!ParseSegmentName(it->path().filename().string(), &first, &last) || last <= newest_last)
-      continue;
-    newest = it->path().string();
-    newest_first = first;
-    newest_last = last;
+    const auto id = ParseSegmentName(it->path().filename().string());
+    // Those of other sets, such as the one whose backup this one was restored from, may stay there.
+    if (id && id->last > archived_.index && (id->set_id.empty() || id->set_id == set_id_))
+      found.emplace_back(*id, it->path().string());
   }
   if (ec)
     return Error{ErrorCode::kFileNotOpen,
                  "cannot list the archive " + o_.folder + ": " + ec.message()};
-  if (newest.empty() || newest_last <= archived_.index) return Ok();
+  std::ranges::sort(found, std::greater<>(), [](const auto& f) { return f.first.last; });
   std::vector<FileCiphersPtr> ciphers;
   if (o_.ciphers) ciphers.push_back(o_.ciphers);
-  auto opened = SegmentReader::Open(newest, ciphers);
-  if (!opened) {
-    // Encrypted by another member, whose key is not here.
-    if (opened.error().code == ErrorCode::kInvalidOptions)
-      return InvalidOptions(opened.error().message +
-                            ". Another member wrote it: archive in a folder of this member's own");
-    return opened.error();
+  std::unique_ptr<SegmentReader> opened;
+  std::string newest;
+  for (const auto& [id, path] : found) {
+    auto reader = SegmentReader::Open(path, ciphers);
+    if (!reader) {
+      // Encrypted by another member, whose key is not here.
+      if (reader.error().code == ErrorCode::kInvalidOptions)
+        return InvalidOptions(
+            reader.error().message +
+            ". Another member wrote it: archive in a folder of this member's own");
+      return reader.error();
+    }
+    // A name of an earlier version does not say it.
+    if (reader.value()->header().set_id != set_id_) continue;
+    opened = std::move(reader).value();
+    newest = path;
+    break;
   }
-  const SegmentHeader& head = opened.value()->header();
-  const SegmentTrailer& tail = opened.value()->trailer();
-  if (head.set_id != set_id_)
-    return InvalidOptions("the archive in " + o_.folder +
-                          " is of another set: archive in an empty folder");
+  if (!opened) return Ok();
+  const SegmentHeader& head = opened->header();
+  const SegmentTrailer& tail = opened->trailer();
   // Behind what is archived for certain: the segment that the process died with, or those of a
   // member that did this before.
-  const bool mine = known_ && newest_first == archived_.index + 1;
-  if (known_ && !mine && newest_first <= archived_.index)
+  const bool mine = known_ && head.first == archived_.index + 1;
+  if (known_ && !mine && head.first <= archived_.index)
     return InvalidOptions("the segment " + newest +
                           " overlaps with what this member has archived, up to " +
                           std::to_string(archived_.index) + ": archive in another folder");
@@ -430,7 +437,7 @@ Result<void> LogArchiver::PutRow(uint64_t cut) {
 Result<void> LogArchiver::FinishSegment() {
   MAYFLY_TRY(writer_->Finish());
   const SegmentTrailer t = writer_->trailer();
-  const std::string name = SegmentName(writer_->header().first, t.last);
+  const std::string name = SegmentName({set_id_, writer_->header().first, t.last});
   const uint64_t bytes = writer_->bytes();
   writer_.reset();
   // Before the command can see it: should the process die, this very segment is made again, and no

@@ -105,7 +105,7 @@ class LogArchiver {
   Result<void> ReadRow();
   Result<void> LockFolder();
   Result<void> PutKeystore(NodeId self);
-  /// The segments in the folder say where it ends.
+  /// The segments of this set in the folder say where it ends.
   Result<void> FindEnd();
   Result<void> OpenSegment(uint64_t first);
   /// Copies entries into the segment at hand. True: it is to be finished.

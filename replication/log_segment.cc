@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "protocol/hex.h"
 #include "protocol/varint.h"
 #include "replication/byte_text.h"
 #include "replication/crc.h"
@@ -98,17 +99,29 @@ Error FileError(std::string_view what, std::string_view path) {
           std::string(what) + " " + std::string(path) + ": " + std::strerror(code)};
 }
 
-std::string SegmentName(uint64_t first, uint64_t last) {
-  char name[64];
-  std::snprintf(name, sizeof name, "%020llu-%020llu", static_cast<unsigned long long>(first),
-                static_cast<unsigned long long>(last));
-  return std::string(name).append(kSegmentSuffix);
+std::string SegmentName(const SegmentId& id) {
+  char indexes[64];
+  std::snprintf(indexes, sizeof indexes, "%020llu-%020llu",
+                static_cast<unsigned long long>(id.first),
+                static_cast<unsigned long long>(id.last));
+  std::string name = id.set_id.empty() ? std::string() : HexDigits(id.set_id) + "-";
+  return name.append(indexes).append(kSegmentSuffix);
 }
 
-bool ParseSegmentName(std::string_view name, uint64_t* first, uint64_t* last) {
+std::optional<SegmentId> ParseSegmentName(std::string_view name) {
+  SegmentId id;
+  constexpr size_t kSetDigits = 2 * kSetId;
+  if (name.size() > kSetDigits && name[kSetDigits] == '-') {
+    for (size_t i = 0; i < kSetDigits; i += 2) {
+      const size_t high = kLowerHex.find(name[i]), low = kLowerHex.find(name[i + 1]);
+      if (high == kLowerHex.npos || low == kLowerHex.npos) return std::nullopt;
+      id.set_id.push_back(static_cast<char>(high << 4 | low));
+    }
+    name.remove_prefix(kSetDigits + 1);
+  }
   if (name.size() != 41 + kSegmentSuffix.size() || name[20] != '-' ||
       !name.ends_with(kSegmentSuffix))
-    return false;
+    return std::nullopt;
   auto number = [](std::string_view digits, uint64_t* out) {
     *out = 0;
     for (const char c : digits) {
@@ -117,7 +130,10 @@ bool ParseSegmentName(std::string_view name, uint64_t* first, uint64_t* last) {
     }
     return true;
   };
-  return number(name.substr(0, 20), first) && number(name.substr(21, 20), last) && *first <= *last;
+  if (!number(name.substr(0, 20), &id.first) || !number(name.substr(21, 20), &id.last) ||
+      id.first > id.last)
+    return std::nullopt;
+  return id;
 }
 
 Result<bool> EntryTimes(const CommittedEntry& e, uint64_t* first_ts, uint64_t* last_ts,
@@ -283,10 +299,10 @@ Result<std::unique_ptr<SegmentReader>> SegmentReader::Open(
   }
   MAYFLY_TRY(r->ReadHeader());
   MAYFLY_TRY(r->ReadTrailer(size));
-  uint64_t first = 0, last = 0;
   const std::string_view name = std::string_view(r->path_).substr(r->path_.find_last_of('/') + 1);
-  if (ParseSegmentName(name, &first, &last) &&
-      (first != r->header_.first || last != r->trailer_.last))
+  const std::optional<SegmentId> id = ParseSegmentName(name);
+  if (id && (id->first != r->header_.first || id->last != r->trailer_.last ||
+             (!id->set_id.empty() && id->set_id != r->header_.set_id)))
     return r->Damaged("its name is not that of what is in it");
   return r;
 }

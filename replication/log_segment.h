@@ -15,7 +15,8 @@
 /// A segment: a file of an archive of a set's log, with consecutive entries that are applied. The same grammar is in
 /// docs/on-disk-format.md. DO NOT RENUMBER: change kSegmentVersion instead.
 ///
-///   name     := first "-" last ".segment"           indexes of the log, 20 decimal digits each
+///   name     := [set "-"] first "-" last ".segment"  set: 24 hexadecimal digits, in names of earlier versions there is none; first, last: indexes
+///                                                   of the log, 20 decimal digits each
 ///   segment  := [prefix] header block* trailer      prefix: of an encrypted file (security/at_rest.h); all behind it is encrypted
 ///   header   := "MayflyLA" version:le32 (1) set:bytes[12] node:le64 first:le64 previous_index:le64 previous_term:le64
 ///               follows:u8 created:le64 crc:le32
@@ -59,10 +60,16 @@ struct SegmentTrailer {
   std::string sum;  ///< 32 bytes
 };
 
+/// The facts in a segment's name. Sets begin with the same indexes: without the id of its own the
+/// segment of one would have the name of another's, and a command could replace it.
+struct SegmentId {
+  std::string set_id;  ///< 12 bytes; empty: not said, in a name of an earlier version
+  uint64_t first = 0, last = 0;
+};
 /// Its name in the folder.
-std::string SegmentName(uint64_t first, uint64_t last);
-/// False: it is no segment's name.
-bool ParseSegmentName(std::string_view name, uint64_t* first, uint64_t* last);
+std::string SegmentName(const SegmentId& id);
+/// nullopt: it is no segment's name.
+std::optional<SegmentId> ParseSegmentName(std::string_view name);
 
 /// Writes one segment under a name of the caller's, who renames it when it is finished. A file that
 /// is not finished has no trailer and is worth nothing. One thread.

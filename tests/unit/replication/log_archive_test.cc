@@ -49,7 +49,7 @@ std::string MakeSegment(const std::string& folder, uint64_t first, uint64_t last
                   .previous = {3, first - 1},
                   .follows = follows,
                   .created_millis = 5};
-  const std::string path = folder + "/" + SegmentName(first, last);
+  const std::string path = folder + "/" + SegmentName({kSet, first, last});
   auto w = SegmentWriter::Create(path, h, ciphers).value();
   for (uint64_t i = first; i <= last; ++i) {
     const std::string note = Note(i << 32 | 1);
@@ -92,6 +92,7 @@ struct Archived {
     m.Lead();
   }
   ~Archived() { archiver.reset(); }
+  std::string Set() { return m.set->consensus().Status().configuration.set_id; }
   void TakeBase() { REQUIRE(m.storage->kv().Checkpoint(base)); }
   void Start() {
     LogArchiverOptions o;
@@ -202,9 +203,17 @@ TEST_CASE("A segment is what was written, and damage anywhere in it is found", "
   Put(path, whole);
   CHECK(ReadAll(path, keys).empty());
   // Under another name it is not what the name says.
-  const std::string other = dir.path() + "/" + SegmentName(11, 41);
+  const std::string other = dir.path() + "/" + SegmentName({kSet, 11, 41});
   fs::rename(path, other);
   CHECK(ReadAll(other, keys).find("its name") != std::string::npos);
+  // Nor is it of another set; a name of an earlier version says none.
+  const std::string foreign = dir.path() + "/" + SegmentName({"twelve other", 11, 40});
+  fs::rename(other, foreign);
+  CHECK(ReadAll(foreign, keys).find("its name") != std::string::npos);
+  const std::string early = dir.path() + "/00000000000000000011-00000000000000000040.segment";
+  CHECK(early == dir.path() + "/" + SegmentName({{}, 11, 40}));
+  fs::rename(foreign, early);
+  CHECK(ReadAll(early, keys).empty());
 }
 
 TEST_CASE("What an archive lacks or has twice is said with the files' names", "[archive]") {
@@ -225,7 +234,7 @@ TEST_CASE("What an archive lacks or has twice is said with the files' names", "[
   MakeSegment(dir.path(), 11, 25);
   REQUIRE(faults().size() == 1);
   CHECK(faults()[0].find("overlap") != std::string::npos);
-  auto stopped = VerifyArchive({dir.path(), {}}, []() -> Result<void> {
+  auto stopped = VerifyArchive({dir.path(), {}}, [](uint64_t) -> Result<void> {
     return Error{ErrorCode::kInterrupted, "stop"};
   });
   REQUIRE_FALSE(stopped);
@@ -369,9 +378,45 @@ TEST_CASE("A replay refuses what it cannot do before it has done anything", "[ar
   Archived other;
   other.Start();
   other.Finish();
-  fs::copy(other.folder + "/" + SegmentName(1, other.archiver->Status().archived.index),
-           a.folder + "/" + SegmentName(1, 99999));
+  fs::copy(
+      other.folder + "/" + SegmentName({other.Set(), 1, other.archiver->Status().archived.index}),
+      a.folder + "/" + SegmentName({a.Set(), 1, 99999}));
   CHECK_FALSE(a.Restore(end, b));
+}
+
+TEST_CASE("The archives of two sets are in one folder, and each backup takes its own",
+          "[archive]") {
+  // As when a set is restored, and begun again with the same options: its log has the same indexes.
+  const bool early = GENERATE(false, true);
+  Archived a, b;
+  for (Archived* x : {&a, &b}) {
+    x->TakeBase();
+    CollectionInfoPtr c = x->m.Make("c");
+    REQUIRE(x->m.Insert(c, {Json(x == &a ? R"({"_id":"a"})" : R"({"_id":"b"})")}));
+    if (x == &b) x->folder = a.folder;
+    x->Start();
+    x->Finish();
+    x->archiver.reset();
+    REQUIRE_FALSE(ListArchive({x->folder, {}}, x->Set()).value().empty());
+    // Of an earlier version, under names that do not say the set.
+    if (!early || x == &b) continue;
+    for (const ArchivedSegment& s : ListArchive({x->folder, {}}).value())
+      fs::rename(s.path, x->folder + "/" + SegmentName({{}, s.header.first, s.trailer.last}));
+  }
+  CHECK(VerifyArchive({a.folder, {}}, {}).value().faults.empty());
+  for (Archived* x : {&a, &b}) {
+    Member into;
+    auto done = x->Restore({}, into);
+    if (!done) FAIL_CHECK(done.error().message);
+    REQUIRE(into.Coll("c"));
+    CHECK(into.Coll("c")->counters->documents == 1);
+  }
+  // A folder that has only others' is the wrong one.
+  for (const ArchivedSegment& s : ListArchive({a.folder, {}}, a.Set()).value()) fs::remove(s.path);
+  Member into;
+  auto none = a.Restore({}, into);
+  REQUIRE_FALSE(none);
+  CHECK(none.error().message.find("another set") != std::string::npos);
 }
 
 TEST_CASE("A unit may have its chunks in the backup and its end in the archive", "[archive]") {
@@ -402,7 +447,9 @@ TEST_CASE("A unit may have its chunks in the backup and its end in the archive",
       h.previous = entries[first - 2].first.position;
       h.follows = SegmentFollows::kPrevious;
     }
-    auto w = SegmentWriter::Create(a.folder + "/" + SegmentName(first, end), h, nullptr).value();
+    // Under a name of an earlier version.
+    auto w =
+        SegmentWriter::Create(a.folder + "/" + SegmentName({{}, first, end}), h, nullptr).value();
     for (uint64_t i = first; i <= end; ++i) {
       CommittedEntry e = entries[i - 1].first;
       e.data = entries[i - 1].second;
