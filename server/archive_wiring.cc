@@ -107,42 +107,18 @@ Result<void> StartArchiver(ServerContext& server, ReplicaSet& set, FileCiphersPt
   return Ok();
 }
 
-Result<std::vector<FileCiphersPtr>> OpenArchiveKeys(const std::string& folder,
-                                                    const MasterKeys& keys) {
-  std::vector<FileCiphersPtr> out;
-  std::optional<Error> failed;
-  bool any = false;
-  std::error_code ec;
-  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
-    const std::string path = it->path().string();
-    std::error_code unused;
-    // A pipe of such a name would be waited for without end.
-    if (!path.ends_with(kArchiveKeystoreSuffix) || !it->is_regular_file(unused)) continue;
-    any = true;
-    for (const auto* key : {&keys.now, &keys.before}) {
-      if (!*key) continue;
-      auto opened = OpenKeystoreFile(path, **key);
-      if (opened)
-        out.push_back(std::move(opened).value());
-      else
-        failed = opened.error();
-      if (opened) break;
-    }
-  }
-  if (ec)
-    return Error{ErrorCode::kFileNotOpen,
-                 "cannot list the archive " + folder + ": " + ec.message()};
-  if (!any || !out.empty()) return out;
-  if (failed) return *failed;
-  return InvalidOptions("the archive in " + folder +
-                        " is encrypted: give --enableEncryption and --encryptionKeyFile");
+static std::vector<const MasterKey*> Given(const MasterKeys& keys) {
+  std::vector<const MasterKey*> out;
+  for (const auto* key : {&keys.now, &keys.before})
+    if (*key) out.push_back(&**key);
+  return out;
 }
 
 Result<void> CheckArchiveOf(const BackupManifest& backup, const MasterKeys& keys,
                             const std::string& archive, std::optional<uint64_t> until) {
   ArchiveQuestion q;
   q.archive.folder = archive;
-  MAYFLY_TRY(q.archive.ciphers, OpenArchiveKeys(archive, keys));
+  MAYFLY_TRY(q.archive.ciphers, OpenArchiveKeys(archive, Given(keys)));
   q.until = until;
   q.set_id = backup.set_id;
   q.from = {backup.term, backup.index};
@@ -159,7 +135,7 @@ Result<ReplayProgress> ReplayOnDirectory(const std::string& directory, KvEngineP
   ReplayRequest request;
   request.archive.folder = archive;
   request.until = until;
-  MAYFLY_TRY(request.archive.ciphers, OpenArchiveKeys(archive, keys));
+  MAYFLY_TRY(request.archive.ciphers, OpenArchiveKeys(archive, Given(keys)));
   int64_t told = clock.MonotonicMicros();
   request.progress = [&](const ReplayProgress& p) -> Result<void> {
     MAYFLY_TRY(CheckNoStopSignal());

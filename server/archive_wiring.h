@@ -32,12 +32,6 @@ Result<bool> ArchiveWanted(const ServerConfig& config);
 Result<void> StartArchiver(ServerContext& server, ReplicaSet& set, FileCiphersPtr ciphers,
                            ArchiveWiring& wiring);
 
-/// What opens the encrypted segments in an archive: of each keystore in the folder, with the master
-/// keys given. Empty: there are no keystores, so no segment is encrypted. Errors: InvalidOptions 72
-/// (there are keystores and no master key opens one), FileNotOpen 38, InternalError 1.
-Result<std::vector<FileCiphersPtr>> OpenArchiveKeys(const std::string& folder,
-                                                    const MasterKeys& keys);
-
 struct BackupManifest;
 
 /// Whether the archive can bring the backup to `until`: before anything is copied. `keys` as

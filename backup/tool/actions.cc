@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 
 #include "backup/copy.h"
 #include "backup/folder.h"
@@ -115,14 +116,28 @@ Result<void> ListBackups(const BackupToolOptions& options) {
 }
 
 Result<void> VerifyBackups(const BackupToolOptions& options) {
-  // Alone: a copy of the backup is made in its folder.
-  MAYFLY_TRY(BackupFolder folder, BackupFolder::Open(options.path, BackupFolder::Use::kChange));
-  std::vector<std::string> ids{options.id};
-  if (options.id.empty()) {
-    MAYFLY_TRY(ids, folder.Ids());
-  }
+  if (options.path.empty() && options.archive.empty())
+    return Error{ErrorCode::kBadValue, "give --path, --archive or both"};
   int faults = 0;
-  for (const std::string& id : ids) faults += Verify(folder, options, id);
+  std::string archive = options.archive;
+  if (!options.path.empty()) {
+    // Alone: a copy of the backup is made in its folder.
+    MAYFLY_TRY(BackupFolder folder, BackupFolder::Open(options.path, BackupFolder::Use::kChange));
+    std::vector<std::string> ids{options.id};
+    if (options.id.empty()) {
+      MAYFLY_TRY(ids, folder.Ids());
+    }
+    for (const std::string& id : ids) faults += Verify(folder, options, id);
+    // The archive that --restore takes if none is named.
+    std::error_code ec;
+    if (archive.empty() && std::filesystem::is_directory(options.path + "/log", ec))
+      archive = options.path + "/log";
+  }
+  if (!archive.empty()) {
+    auto checked = CheckArchiveSegments(archive, options.key_file);
+    if (!checked) std::printf("%s: %s\n", archive.c_str(), checked.error().message.c_str());
+    faults += checked ? checked.value() : 1;
+  }
   if (faults == 0) return Ok();
   return Error{ErrorCode::kInternalError, std::to_string(faults) + " faults were found"};
 }

@@ -18,7 +18,9 @@ int main(int argc, char** argv) {
   Result<void> (*run)(const BackupToolOptions&) = nullptr;
   auto add = [&](const char* name, const char* what, Result<void> (*f)(const BackupToolOptions&)) {
     CLI::App* sub = app.add_subcommand(name, what);
-    sub->add_option("--path", o.path, "folder of the backups, absolute")->required();
+    CLI::Option* path = sub->add_option("--path", o.path, "folder of the backups, absolute");
+    // An archive of the log can be verified alone.
+    if (f != &VerifyBackups) path->required();
     sub->callback([&run, f] { run = f; });
     return sub;
   };
@@ -29,9 +31,13 @@ int main(int argc, char** argv) {
   CLI::App* list = add("list", "what there is, oldest first", &ListBackups);
   list->add_flag("--json", o.json, "a document for each, in JSON");
   CLI::App* verify =
-      add("verify", "reads everything: checksums, and indexes against documents", &VerifyBackups);
+      add("verify", "reads everything: checksums, indexes against documents, the archived log",
+          &VerifyBackups);
   verify->add_option("--id", o.id, "one backup (all)");
-  verify->add_option("--encryptionKeyFile", o.key_file, "the master key of encrypted backups");
+  verify->add_option("--archive", o.archive,
+                     "folder of an archive of the log, with or without --path (log in --path)");
+  verify->add_option("--encryptionKeyFile", o.key_file,
+                     "the master key of encrypted backups and archives");
   verify->add_flag("--checksums", o.checksums_only, "checksums only");
   CLI::App* remove = add("delete", "removes one backup", &DeleteBackup);
   remove->add_option("--id", o.id, "which")->required();

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Backups of running servers and restores: under load on a standalone and on a secondary, files that are not copied
 twice, kill -9 of the server, the tool and a restore at random moments, killOp, a full disk, damaged files and
-manifests, encrypted data, and expiry after a restore: held, shifted, run.
+manifests, encrypted data, and expiry after a restore: held, shifted, run. The archive of the log of two sets in one
+folder, and its check.
 
 A part that is named on the command line runs alone. MAYFLY_BACKUP names another mayfly-backup; MAYFLY_SEED replays the
 random choices. Mounting a small file system needs root; without it that part is skipped, and says so.
@@ -18,7 +19,7 @@ from pymongo.errors import PyMongoError
 
 from backups import HOUR, TOOL, Load, Server, becomes, check, fill, folder, hashes, listing, restore, run_backup_parts
 from backups import offline, tool, whole, work
-from fault_test import BINARY, free_port, random_moment, rnd, skip, until, wait_for
+from fault_test import BINARY, ROOT, free_port, random_moment, rnd, skip, until, wait_for
 from replica_set import ReplicaSet, code
 def load():
     """Backups while there are writes; the second one copies little; each is a state that there was."""
@@ -621,8 +622,81 @@ def encrypted():
     check(restore(plain_path, *on(one))[0] == 100, "a plain one does not become encrypted")
 
 
+def archive_of_two_sets():
+    """A restored server is begun as a set with the options of the old one, so both archive their logs in one folder,
+    with equal indexes: each backup can be restored with it. `verify` reads all of it, and names damage and gaps."""
+    remote = f"{work}/remote"
+    os.makedirs(remote)
+    extra = ["--logArchivePath", f"{work}/local", "--logArchiveCommand", f"mv {{}} {remote}/"]
+    extra += ["--setParameter", "logArchiveSegmentSecs=1"]
+    made = []
+    for name in ("old", "new"):
+        rs, path = ReplicaSet(1, extra), folder()
+        try:
+            m = rs.members[0]
+            if made:
+                m.stop()
+                shutil.rmtree(f"{m.folder}/data")
+                status, said, _ = restore(made[0][0], "--expiry", "run", data=f"{m.folder}/data")
+                check(status == 0, f"the old one is restored: {said[-500:]}")
+                m.start()
+                m.wait_up()
+            rs.initiate()
+            m.client.app[name].insert_one({"_id": "before"})
+            m.client.admin.command("backup", 1, path=path)
+            state = lambda: m.client.admin.command("serverStatus")["logArchive"]
+            done = lambda: state()["state"] == "running" and state()["waitingEntries"] == 0
+            for i in range(3):
+                m.client.app[name].insert_one({"_id": i})
+                check(until(done, 60), f"it is archived: {state()}")
+            made.append((path, name))
+        finally:
+            rs.close()
+    segments = sorted(Path(remote).glob("*.segment"))
+    sets = {s.name.split("-")[0] for s in segments}
+    check(len(sets) == 2 and len(segments) >= 6, f"segments of two sets: {segments}")
+    for path, name in made:
+        status, said, data = restore(path, "--expiry", "run", "--archive", remote)
+        check(status == 0, f"{name} is restored with its archive: {said[-500:]}")
+        if status != 0:
+            continue
+        r = Server(data)
+        count = r.client.app[name].count_documents({})
+        check(count == 4, f"{name}: all that the archive has behind its backup is there: {count}")
+        r.stop()
+
+    page = (ROOT / "docs/log-archive.md").read_text()
+    command = next(l for l in page.splitlines() if l.startswith("mayfly-backup verify"))
+    words = [remote if w == "/archive" else w for w in command.split()[1:]]
+    status, said = tool(*words)
+    check(status == 0 and said.count("nothing is missing") == 2, f"{command}: {said}")
+    backups = made[0][0]
+    status, said = tool("verify", "--path", backups, "--archive", remote)
+    check(status == 0 and "indexes are right" in said and "nothing is missing" in said, f"with backups: {said}")
+    shutil.copytree(remote, f"{backups}/log")
+    for of, options in ((remote, words), (f"{backups}/log", ["verify", "--path", backups])):
+        mine = sorted(f for f in Path(of).glob("*.segment") if f.name.startswith(segments[0].name.split("-")[0]))
+        victim = mine[1]
+        whole = victim.read_bytes()
+        at = len(whole) // 2
+        for kind, damaged in (("bit", whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :]), ("gap", None)):
+            victim.unlink()
+            if damaged:
+                victim.write_bytes(damaged)
+            status, said = tool(*options)
+            named = victim.name in said if damaged else "lacks entr" in said and mine[2].name in said
+            check(status == 1 and named, f"{kind}: {said}")
+        victim.write_bytes(whole)
+        check(tool(*options)[0] == 0, "as it was, all is right")
+    status, said = tool("verify", "--archive", f"{work}/nothing")
+    check(status == 1 and "cannot list" in said, f"a folder that is not there: {said}")
+    status, said = tool("verify", "--archive", f"{backups}/files")
+    check(status == 1 and "no segments" in said, f"a folder without an archive: {said}")
+    check(tool("verify")[0] == 1, "something must be named")
+
+
 run_backup_parts(
     "backup_run",
     [load, incremental, one_at_a_time, kills, disk_full, damage, hostile, figures, refused, of_others, of_secondary,
-     expiry, shift_of_the_past, encrypted],
+     expiry, shift_of_the_past, encrypted, archive_of_two_sets],
 )  # fmt: skip
