@@ -110,6 +110,21 @@ ClusterResult<void> Link::CopyDefinitions(std::string_view db, BsonView collecti
       here = BsonDocument(batch.documents);
     }
   }
+  // A TTL or unique index that the source has no more would go on removing or refusing data.
+  if (options_.version_field.empty() && !options_.filter_deletion) {
+    for (const BsonElement& e : here.view()) {
+      const BsonView index = e.value.Document();
+      const BsonValue gone = index["name"];
+      const bool kept = std::ranges::any_of(there.documents, [&](const BsonElement& t) {
+        return TextOf(t.value.Document()["name"]) == TextOf(gone);
+      });
+      if (kept || TextOf(gone) == "_id_" || !index["clustered"].missing()) continue;
+      MAYFLY_TRY(writer_->Run(db, BuildBson([&](BsonBuilder& b) {
+                                b.Append("dropIndexes", name).Append("index", gone);
+                              }),
+                              &counters_));
+    }
+  }
   // One by one: an index that the target does not take must not keep the others away.
   for (const BsonElement& e : there.documents) {
     const BsonView index = e.value.Document();
@@ -297,7 +312,9 @@ ClusterResult<void> Link::CopyAll() {
       if (is_view(c)) continue;
       MAYFLY_TRY(CopyCollection(db, name));
       // With links in both directions a document of the target may be on its way to the source.
-      if (copied_once_ && options_.version_field.empty() && !options_.filter_deletion) {
+      // Nor can the source tell what was deleted from what has expired.
+      if (copied_once_ && options_.version_field.empty() && !options_.filter_deletion &&
+          !options_.filter_expiration) {
         MAYFLY_TRY(RemoveWhatIsGone(db, name));
       }
       if (stopped_) return Ok();

@@ -112,16 +112,21 @@ std::vector<std::string> WarningsOf(const LinkOptions& o) {
   std::vector<std::string> out;
   if (o.filter_expiration)
     out.emplace_back(
-        "filterExpiration: what expires at the source by a TTL index stays at the target until a "
-        "rule of the target removes it: data that should be gone may be kept");
+        "filterExpiration: what expires at the source stays at the target until a rule of the "
+        "target removes it: data that should be gone may be kept. A second copy (after a lost "
+        "history) removes no documents, because it cannot tell deletes from expiry");
   if (o.filter_deletion)
     out.emplace_back(
         "filterDeletion: what is deleted at the source stays at the target: data that should be "
         "gone may be kept");
   if (o.filter_bypass_expiry)
     out.emplace_back(
-        "filterBypassExpiry: documents lose their deadlines on the way and do not expire at the "
-        "target, unless a limit there sets one");
+        std::string("filterBypassExpiry: documents lose their own deadlines on the way; at the "
+                    "target they expire only by what is there: a limit, expiry.field") +
+        (o.definitions
+             ? ", and the TTL indexes and clustered collections that are carried, because "
+               "--noDefinitions is not given"
+             : " or a TTL index"));
   if (o.filter_bypass_expiry && !o.filter_expiration)
     out.emplace_back(
         "filterBypassExpiry without filterExpiration: what expires at the source is still deleted "

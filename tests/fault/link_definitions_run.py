@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """mayfly-link and definitions: every option that collMod changes, while the link follows and after its history was
 lost; a large event directly before a rename; time series, whose buckets the link leaves out; what had expired by an
-index that is another one by now; how far behind a link is while nothing goes through.
+index that is another one by now; how far behind a link is while nothing goes through; a second copy; each filter by
+itself; a link into an archive.
 
 The last line says "N passed, N failed".
 """
 
-import datetime, json, re, shutil, signal, subprocess, urllib.error, urllib.request
+import datetime, json, re, shlex, shutil, signal, subprocess, urllib.error, urllib.request
+
+import bson
 
 import link_run
 from fault_test import rnd, run_parts
@@ -294,7 +297,90 @@ def behind():
         check(link.follows() and equal(a, b, "app", "c"), "it goes on, and both are equal")
 
 
-PARTS = [followed, lost, large_rename, series, late_rules, behind]
+def second_copy():
+    """Copied again: what expired at the source and was kept stays, and an index that the source has no more goes."""
+    with Pair(extra=["--testClock"]) as p:
+        a, b = p.a, p.b
+        b.run("admin", {"setParameter": 1, "ttlMonitorEnabled": False})
+        a.client.app.c.create_index("at", expireAfterSeconds=5, name="at_1")
+        a.client.app.c.create_index("t", expireAfterSeconds=5, name="gone_1")
+        a.client.app.c.insert_many([{"_id": i, "at": now() + NEVER} for i in range(5)] + [{"_id": "stays"}])
+        link = p.link("--filterExpiration")
+        check(link.follows(), "it copies and follows")
+        pass_days(a, 2)
+        check(a.client.app.c.count_documents({}) == 1 and link.follows(), "five expire at the source")
+        check(b.client.app.c.count_documents({}) == 6, "and stay at the target")
+        link.kill()
+        a.client.app.c.drop_index("gone_1")
+        link.options = ("--filterExpiration", "--exclude", "other", "--newSelection")
+        link.start()
+        check(eventually(lambda: link.counter("copiesBegun") >= 2 and link.state() == "following"), "it copies again")
+        there = [d["_id"] for d in b.client.app.c.find()]
+        check(len(there) == 6 and link.counter("deleted") == 0, f"what was kept is kept: {there}")
+        check(set(indexes(b, "c")) == {"_id_", "at_1"}, f"an index that is gone goes: {list(indexes(b, 'c'))}")
+
+
+def filters_alone():
+    """EXPIRY C17: each of the filters by itself."""
+    with Pair(extra=["--testClock"]) as p:
+        a, b = p.a, p.b
+        b.run("admin", {"setParameter": 1, "ttlMonitorEnabled": False})
+        wanted = {
+            "Expiration": ({"own", "indexed", "stays"}, False),
+            "Deletion": ({"deleted", "stays"}, True),
+            "BypassExpiry": ({"stays"}, False),
+        }
+        links = {}
+        for name in wanted:
+            db = a.client[name]
+            db.c.create_index("at", expireAfterSeconds=5)
+            db.c.insert_many([{"_id": "deleted"}, {"_id": "stays"}, {"_id": "indexed", "at": now() + NEVER}])
+            a.run(name, {"insert": "c", "documents": [{"_id": "own"}], "expireAt": now() + NEVER})
+            db.dropped.insert_one({"_id": 1})
+            links[name] = p.link("--include", name, "--include", "mark", f"--filter{name}", name=name)
+            check(links[name].follows(), f"{name}: it copies and follows")
+            own = b.documents(name, "c")[bson.encode({"": "own"})]
+            check((own[1] is None) == (name == "BypassExpiry"), f"{name}: the deadline is sent, or not: {own}")
+        for name in wanted:
+            a.client[name].c.delete_one({"_id": "deleted"})
+            a.client[name].dropped.drop()
+        pass_days(a, 2)
+        for name, (ids, dropped) in wanted.items():
+            check(a.client[name].c.count_documents({}) == 1 and links[name].follows(), f"{name}: two expire")
+            there = {d["_id"] for d in b.client[name].c.find()}
+            check(there == ids, f"{name}: {there}")
+            check(("dropped" in b.client[name].list_collection_names()) == dropped, f"{name}: a drop is sent, or not")
+        check("TTL indexes" in links["BypassExpiry"].said(), "the warning names what removes data all the same")
+
+
+def archive():
+    """The page's link into an archive: what is due or deleted at the source stays, also once it is due there."""
+    with Pair(extra=["--testClock"], target=["--testClock"]) as p:
+        a, b = p.a, p.b
+        page = (link_run.ROOT / "docs/between-clusters.md").read_text()
+        words = shlex.split(next(l for l in page.splitlines() if l.startswith("mayfly-link --name archive")))
+        for option in ("--name", "--source", "--target"):
+            at = words.index(option)
+            del words[at : at + 2]
+        a.client.app.c.create_index("at", expireAfterSeconds=5)
+        clustered = {"key": {"_id": 1}, "unique": True}
+        a.run("app", {"create": "dated", "clusteredIndex": clustered, "expireAfterSeconds": 5})
+        due = now() + NEVER
+        a.client.app.c.insert_many([{"_id": i, "keep": True, "at": due} for i in range(3)])
+        a.run("app", {"insert": "c", "documents": [{"_id": "own", "keep": True}], "expireAt": due})
+        a.client.app.dated.insert_one({"_id": due, "keep": True})
+        link = p.link(*words[1:], name="archive")
+        there = lambda: [b.client.app[name].count_documents({}) for name in ("c", "dated")]
+        check(eventually(lambda: there() == [4, 1]), f"it copies: {there()}")
+        a.client.app.c.delete_one({"_id": 0})
+        pass_days(a, 2)
+        pass_days(b, 2)
+        a.client.app.c.insert_one({"_id": "last", "keep": True})
+        check(eventually(lambda: b.client.app.c.count_documents({"_id": "last"})), "it follows")
+        check(a.client.app.c.count_documents({}) == 1 and there() == [5, 1], f"all is kept: {there()}")
+
+
+PARTS = [followed, lost, large_rename, series, late_rules, behind, second_copy, filters_alone, archive]
 
 if __name__ == "__main__":
     try:
