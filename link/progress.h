@@ -47,6 +47,7 @@ class LinkProgress {
     int64_t lag_millis = 0;
     std::string stalled;  ///< why nothing goes through; empty: it does, or nothing has to
   };
+  /// What there is to say of now.
   Shown Look() const;
 
  private:

@@ -33,8 +33,8 @@ Result<void> VerifyBackups(const BackupToolOptions& options);
 Result<void> DeleteBackup(const BackupToolOptions& options);
 Result<void> PruneBackups(const BackupToolOptions& options);
 
-/// Reads every segment of an archive of the log and checks all checksums, and that those of each set
-/// follow on one another. Prints each fault, and what there is; returns the number of faults.
+/// Reads every segment of an archive of the log and checks all checksums, and that those of each
+/// set follow on one another. Prints each fault, and what there is; returns the number of faults.
 /// Errors: FileNotOpen 38, InvalidOptions 72 (it is encrypted, and `key_file` does not open it).
 Result<int> CheckArchiveSegments(const std::string& archive, const std::string& key_file);
 
