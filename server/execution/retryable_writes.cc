@@ -144,16 +144,20 @@ Awaitable<Result<void>> RetryableWrite::Begin() {
                         " is prohibited on session " + UuidToString(ctx_.session->id()) +
                         " because a newer retryable write with txnNumber " +
                         std::to_string(state_->number) + " has already started on this session."};
-  Transactions* const transactions = TransactionsOf(ctx_.data);
-  if (transactions != nullptr && !(number == state_->number && IsCommittedTransaction(*state_)) &&
-      (number == state_->number || transactions->AnyOpen()) &&
-      transactions->IsTransaction(ctx_.session->id(), number))
+  // One look-up among the transactions: every write of a driver comes here.
+  bool of_transaction = false;
+  if (Transactions* const transactions = TransactionsOf(ctx_.data)) {
+    if (number > state_->number)
+      of_transaction = transactions->AbortBefore(ctx_.session->id(), number);
+    else if (!IsCommittedTransaction(*state_))
+      of_transaction = transactions->IsTransaction(ctx_.session->id(), number);
+  }
+  if (of_transaction)
     co_return Error{ErrorCode::kInvalidOptions,
                     "txnNumber " + std::to_string(number) +
                         " is that of a transaction: all of its operations must specify "
                         "autocommit: false, and a retryable write needs a number of its own"};
   if (number > state_->number) {
-    if (transactions != nullptr) transactions->AbortBefore(ctx_.session->id(), number);
     BeginTransactionNumber(number, state_);
   } else if (IsCommittedTransaction(*state_)) {
     co_return Error{ErrorCode::kTransactionCommitted,

@@ -638,16 +638,17 @@ void Transactions::AbortWhere(const std::function<bool(const Transaction&)>& of,
       Doom(t.shared_from_this(), code, why, &ended.list);
 }
 
-void Transactions::AbortBefore(std::string_view session, int64_t number) {
+bool Transactions::AbortBefore(std::string_view session, int64_t number) {
   if (open_.load(std::memory_order_relaxed) == 0) [[likely]]
-    return;
+    return false;
   Ending ended{*this};
   std::lock_guard l(mutex_);
   auto it = by_session_.find(std::string(session));
-  if (it != by_session_.end() && it->second->state_ == Transaction::State::kOpen &&
-      it->second->number < number)
+  if (it == by_session_.end()) return false;
+  if (it->second->state_ == Transaction::State::kOpen && it->second->number < number)
     Doom(it->second, ErrorCode::kNoSuchTransaction,
          number == INT64_MAX ? TransactionEnd::kSession : TransactionEnd::kNewer, &ended.list);
+  return it->second->number == number;
 }
 
 bool Transactions::IsTransaction(std::string_view session, int64_t number) {

@@ -169,14 +169,13 @@ class Transactions {
   Transaction* Running(const CommandContext& ctx);
 
   /// Aborts those that are open: of some sessions; of one, with a lower number (an atomic load
-  /// while there are none at all); all; those past their time.
+  /// while there are none at all), and says whether `number` is that of its latest transaction; all;
+  /// those past their time.
   void AbortSessions(const std::function<bool(std::string_view session)>& of);
-  void AbortBefore(std::string_view session, int64_t number);
+  bool AbortBefore(std::string_view session, int64_t number);
   void AbortAll(TransactionEnd why);
   /// Those of an earlier time as primary than this one.
   void AbortFormer();
-  /// Whether some transaction is open: an atomic load.
-  bool AnyOpen() const { return open_.load(std::memory_order_relaxed) != 0; }
   /// Whether the number is that of the session's latest transaction, however that ended.
   bool IsTransaction(std::string_view session, int64_t number);
   void Sweep();
