@@ -50,11 +50,11 @@ std::string LinkStatus::Unwell() const {
     const BsonValue v = status.view()[name];
     return v.IsString() ? std::string(v.String()) : std::string();
   };
-  if (text("state") != "failed" && text("stalled").empty()) return {};
-  std::string out = text("stalled");
-  for (const std::string& more : {text("error")})
-    if (!more.empty()) out += (out.empty() ? "" : ": ") + more;
-  return out;
+  std::string stalled = text("stalled");
+  const std::string error = text("error");
+  if (text("state") == "failed") return error.empty() ? "failed" : error;
+  if (!stalled.empty() && !error.empty()) stalled += ": " + error;
+  return stalled;
 }
 
 std::string LinkStatus::Metrics() const {

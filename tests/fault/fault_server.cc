@@ -134,13 +134,15 @@ std::string OurExceptionText() {
 // EncodeLogUnit.
 #define ENCODE_UNIT                                                                             \
   "_ZN6mayfly13EncodeLogUnitERKNS_9WriteUnitERNSt7__cxx1112basic_stringIcSt11char_traitsIcESaI" \
-  "cEEE"
-mayfly::EncodedUnit TheirEncodeUnit(const WriteUnit& unit,
-                                    std::string& out) asm("__real_" ENCODE_UNIT);
-mayfly::EncodedUnit OurEncodeUnit(const WriteUnit& unit,
-                                  std::string& out) asm("__wrap_" ENCODE_UNIT);
-mayfly::EncodedUnit OurEncodeUnit(const WriteUnit& unit, std::string& out) {
-  mayfly::EncodedUnit made = TheirEncodeUnit(unit, out);
+  "cEEERKSt8functionIFivEE"
+using AllRead = std::function<int()>;
+mayfly::EncodedUnit TheirEncodeUnit(const WriteUnit& unit, std::string& out,
+                                    const AllRead& all_read) asm("__real_" ENCODE_UNIT);
+mayfly::EncodedUnit OurEncodeUnit(const WriteUnit& unit, std::string& out,
+                                  const AllRead& all_read) asm("__wrap_" ENCODE_UNIT);
+mayfly::EncodedUnit OurEncodeUnit(const WriteUnit& unit, std::string& out,
+                                  const AllRead& all_read) {
+  mayfly::EncodedUnit made = TheirEncodeUnit(unit, out, all_read);
   if (short_of_memory == Short::kCommit && made.version == mayfly::kLogEntryWithTransaction)
     throw std::bad_alloc();
   return made;
