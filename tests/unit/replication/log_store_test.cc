@@ -140,7 +140,7 @@ TEST_CASE("Rows that nobody wrote are refused", "[log]") {
   CHECK(broken(std::string("\x00hard_state", 11), "short") == ErrorCode::kInternalError);
   CHECK(broken(std::string("\x00trimmed", 8), "short") == ErrorCode::kInternalError);
   CHECK(broken(std::string("\x01odd", 4), "key") == ErrorCode::kInternalError);
-  CHECK(broken(std::string("\0format", 7), "7") == ErrorCode::kUnsupportedFormat);
+  CHECK(broken(std::string("\0format", 7), "8") == ErrorCode::kUnsupportedFormat);
   CHECK(broken(std::string("\0format", 7), "0") == ErrorCode::kUnsupportedFormat);
   // Promises beyond the end of the log: entries were lost.
   std::string promised(16, '\0');
@@ -153,7 +153,7 @@ TEST_CASE("A log of the format before becomes one that the version before does n
   Append(kv, *MustOpen(kv), 1, 3, 1, "x");
   const std::string key("\0format", 7);
   auto batch = kv.NewBatch();
-  const char* before = GENERATE("1", "2", "3", "4", "5");
+  const char* before = GENERATE("1", "2", "3", "4", "5", "6");
   batch->Put(Keyspace::kOplog, key, before);
   REQUIRE(kv.Write(*batch, true));
   auto log = MustOpen(kv);
