@@ -1,8 +1,10 @@
 #include <algorithm>
 
 #include "protocol/bson_compare.h"
+#include "protocol/cut_text.h"
 #include "query/expression/growth.h"
 #include "query/expression/operator.h"
+#include "query/expression/options_once.h"
 #include "storage/operation.h"
 
 namespace mayfly {
@@ -340,6 +342,7 @@ Result<ExpressionPtr> ParseSortArray(const OperatorDef&, BsonValue arg, Variable
   if (!arg.IsDocument())
     return LocationError(2942500,
                          "$sortArray requires an object as an argument, found: " + TypeText(arg));
+  MAYFLY_TRY(CheckOptionsOnce("$sortArray", arg));
   std::vector<ExpressionPtr> children(2);
   for (const BsonElement& e : arg.Document()) {
     if (e.name == "input") {
@@ -348,6 +351,12 @@ Result<ExpressionPtr> ParseSortArray(const OperatorDef&, BsonValue arg, Variable
       // Serialized trees carry it as a constant.
       BsonValue v = e.value;
       if (v.IsDocument() && v.Document().First().name == "$const") v = v.Document().First().value;
+      if (v.IsDocument()) {
+        MAYFLY_TRY(const std::optional<std::string_view> twice, RepeatedName(v.Document()));
+        if (twice)
+          return LocationError(7472500, "$sort key must not contain duplicate keys (duplicate: '" +
+                                            ShownText(*twice, 128) + "')");
+      }
       children[1] = MakeConstant(Value::Borrow(v));
       Value empty = BuildArray([](BsonArrayBuilder&) {});
       EvalContext ctx;
@@ -433,6 +442,7 @@ Result<ExpressionPtr> ParseZip(const OperatorDef&, BsonValue arg, VariableScope&
   if (!arg.IsDocument())
     return LocationError(34460,
                          "$zip only supports an object as an argument, found " + TypeText(arg));
+  MAYFLY_TRY(CheckOptionsOnce("$zip", arg));
   std::vector<ExpressionPtr> inputs, defaults;
   bool longest = false;
   for (const BsonElement& e : arg.Document()) {

@@ -1,5 +1,6 @@
 #include "protocol/bson_compare.h"
 #include "query/expression/operator.h"
+#include "query/expression/options_once.h"
 
 namespace mayfly {
 namespace {
@@ -53,6 +54,7 @@ Result<ExpressionPtr> ParseCond(const OperatorDef&, BsonValue arg, VariableScope
   if (!arg.IsDocument() ||
       (!arg.Document().empty() && arg.Document().First().name.starts_with('$')))
     return ParseCall(kCondCall, arg, scope);
+  MAYFLY_TRY(CheckOptionsOnce("$cond", arg));
   static constexpr std::string_view kNames[] = {"if", "then", "else"};
   std::vector<ExpressionPtr> children(3);
   for (const BsonElement& e : arg.Document()) {
@@ -119,6 +121,7 @@ Result<ExpressionPtr> ParseSwitch(const OperatorDef&, BsonValue arg, VariableSco
   if (!arg.IsDocument())
     return LocationError(40060,
                          "$switch requires an object as an argument, found: " + TypeText(arg));
+  MAYFLY_TRY(CheckOptionsOnce("$switch", arg));
   std::vector<ExpressionPtr> children;
   ExpressionPtr otherwise;
   for (const BsonElement& e : arg.Document()) {
@@ -132,6 +135,7 @@ Result<ExpressionPtr> ParseSwitch(const OperatorDef&, BsonValue arg, VariableSco
         if (!b.value.IsDocument())
           return LocationError(
               40062, "$switch expected each branch to be an object, found: " + TypeText(b.value));
+        MAYFLY_TRY(CheckOptionsOnce("$switch.branches", b.value));
         ExpressionPtr when, then;
         for (const BsonElement& f : b.value.Document()) {
           if (f.name == "case") {

@@ -3,6 +3,7 @@
 #include "protocol/seeded_hash.h"
 #include "query/expression/growth.h"
 #include "query/expression/operator.h"
+#include "query/expression/options_once.h"
 
 namespace mayfly {
 namespace {
@@ -121,6 +122,7 @@ Result<ExpressionPtr> ParseGetField(const OperatorDef&, BsonValue arg, VariableS
   BsonValue field = arg, input;
   if (named) {
     field = {};
+    MAYFLY_TRY(CheckOptionsOnce("$getField", arg));
     for (const BsonElement& e : arg.Document()) {
       if (e.name == "field")
         field = e.value;
@@ -167,6 +169,7 @@ Result<ExpressionPtr> ParseSetField(const OperatorDef& def, BsonValue arg, Varia
   std::string op(def.name);
   if (!arg.IsDocument())
     return LocationError(4161100, op + " only supports an object as its argument");
+  MAYFLY_TRY(CheckOptionsOnce(op, arg));
   BsonValue parts[3];
   for (const BsonElement& e : arg.Document()) {
     int i = 0;

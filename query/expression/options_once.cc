@@ -15,13 +15,12 @@ constexpr size_t kOptionBytesAStep = 256;  ///< hashed in the time of a step
 
 }  // namespace
 
-Result<void> CheckOptionsOnce(std::string_view where, BsonValue options) {
-  if (!options.IsDocument()) return Ok();
+Result<std::optional<std::string_view>> RepeatedName(BsonView fields) {
   // Not sorted: that would be one long step where somebody sends a million of them.
   ClientViewSet names;
   // Few are compared with one another, without a table.
   boost::container::static_vector<std::string_view, 16> few;
-  for (const BsonElement& e : options.Document()) {
+  for (const BsonElement& e : fields) {
     MAYFLY_TRY(ParseWork::Step(1 + e.name.size() / kOptionBytesAStep));
     bool fresh = std::ranges::find(few, e.name) == few.end();
     if (few.size() < few.capacity()) {
@@ -30,11 +29,17 @@ Result<void> CheckOptionsOnce(std::string_view where, BsonValue options) {
       ParseWork::Made(kOptionBytes);
       fresh = names.insert(e.name).second && fresh;
     }
-    if (!fresh)
-      return Error{LocationCode(40413), "BSON field '" + std::string(where) + "." +
-                                            ShownText(e.name, 128) + "' is a duplicate field"};
+    if (!fresh) return std::optional(e.name);
   }
-  return Ok();
+  return std::optional<std::string_view>();
+}
+
+Result<void> CheckOptionsOnce(std::string_view where, BsonValue options) {
+  if (!options.IsDocument()) return Ok();
+  MAYFLY_TRY(const std::optional<std::string_view> twice, RepeatedName(options.Document()));
+  if (!twice) return Ok();
+  return Error{LocationCode(40413), "BSON field '" + std::string(where) + "." +
+                                        ShownText(*twice, 128) + "' is a duplicate field"};
 }
 
 }  // namespace mayfly

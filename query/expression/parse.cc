@@ -5,6 +5,7 @@
 #include "protocol/large_memory.h"
 #include "query/expression/growth.h"
 #include "query/expression/operator.h"
+#include "query/expression/options_once.h"
 #include "query/expression/parse_work.h"
 #include "query/expression/readable.h"
 #include "query/expression/utf8_positions.h"
@@ -419,6 +420,8 @@ Result<ExpressionPtr> ParseVariable(std::string_view text, VariableScope& scope)
 }
 
 Result<ExpressionPtr> ParseObject(BsonView doc, VariableScope& scope) {
+  // A reader of the document that it makes would see one of two values.
+  MAYFLY_TRY(CheckOptionsOnce("expression", doc.AsValue()));
   std::vector<std::string> names;
   std::vector<ExpressionPtr> values;
   bool constant = true;
@@ -495,6 +498,7 @@ Result<ExpressionPtr> ParseNamedCall(const OperatorDef& def, BsonValue arg, Vari
   if (!named)
     return LocationError(def.object_code,
                          op + " only supports an object as its argument, found: " + TypeText(arg));
+  MAYFLY_TRY(CheckOptionsOnce(op, arg));
   for (const BsonElement& e : arg.Document()) {
     size_t i = 0;
     while (i < def.names.size() && def.names[i] != e.name) ++i;

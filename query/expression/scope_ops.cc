@@ -2,6 +2,7 @@
 #include "query/expression/growth.h"
 #include "query/expression/nesting.h"
 #include "query/expression/operator.h"
+#include "query/expression/options_once.h"
 #include "storage/operation.h"
 
 namespace mayfly {
@@ -65,6 +66,7 @@ class LetExpression final : public ParentExpression {
 Result<ExpressionPtr> ParseLet(const OperatorDef&, BsonValue arg, VariableScope& scope) {
   if (!arg.IsDocument())
     return LocationError(16874, "$let only supports an object as its argument");
+  MAYFLY_TRY(CheckOptionsOnce("$let", arg));
   BsonValue vars, in;
   for (const BsonElement& e : arg.Document()) {
     if (e.name == "vars")
@@ -78,6 +80,7 @@ Result<ExpressionPtr> ParseLet(const OperatorDef&, BsonValue arg, VariableScope&
   if (in.missing()) return LocationError(16877, "Missing 'in' parameter to $let");
   if (!vars.IsDocument())
     return LocationError(10065, "invalid parameter: expected an object (vars)");
+  MAYFLY_TRY(CheckOptionsOnce("$let.vars", vars));
   std::vector<std::string> names;
   std::vector<ExpressionPtr> children;
   // The values are in the outer scope: a variable cannot see its neighbours.
@@ -164,6 +167,7 @@ Result<ExpressionPtr> ParseEach(bool filter, BsonValue arg, VariableScope& scope
   std::string op = filter ? "$filter" : "$map";
   if (!arg.IsDocument())
     return LocationError(filter ? 28646 : 16878, op + " only supports an object as its argument");
+  MAYFLY_TRY(CheckOptionsOnce(op, arg));
   BsonValue input, as, body, limit;
   for (const BsonElement& e : arg.Document()) {
     if (e.name == "input")
@@ -264,6 +268,7 @@ Result<ExpressionPtr> ParseReduce(const OperatorDef&, BsonValue arg, VariableSco
   if (!arg.IsDocument())
     return LocationError(40075,
                          "$reduce requires an object as an argument, found: " + TypeText(arg));
+  MAYFLY_TRY(CheckOptionsOnce("$reduce", arg));
   static constexpr std::string_view kNames[] = {"input", "initialValue", "in"};
   BsonValue parts[3];
   for (const BsonElement& e : arg.Document()) {

@@ -139,6 +139,41 @@ TEST_CASE("Field paths go through documents and arrays", "[expression]") {
   }
 }
 
+TEST_CASE("An argument that is there twice is refused: the last was taken", "[expression]") {
+  for (const char* expression :
+       {R"({"$let": {"vars": {"a": 1, "a": 2}, "in": "$$a"}})",
+        R"({"$let": {"vars": {"a": 1}, "vars": {"a": 2}, "in": "$$a"}})",
+        R"({"$map": {"input": [1], "in": 1, "in": 2}})",
+        R"({"$filter": {"input": [1], "input": [2], "cond": true}})",
+        R"({"$filter": {"input": [1], "cond": true, "limit": 1, "limit": 2}})",
+        R"({"$reduce": {"input": [1], "initialValue": 1, "initialValue": 2, "in": "$$value"}})",
+        R"({"$cond": {"if": true, "then": 1, "then": 2, "else": 3}})",
+        R"({"$switch": {"branches": [{"case": true, "then": 1, "then": 2}]}})",
+        // Branches of both lists counted.
+        R"({"$switch": {"branches": [{"case": true, "then": 1}], "branches": []}})",
+        R"({"$switch": {"branches": [{"case": true, "then": 1}], "default": 1, "default": 2}})",
+        R"({"$zip": {"inputs": [[1]], "inputs": [[2]]}})",
+        R"({"$zip": {"inputs": [[1]], "useLongestLength": true, "useLongestLength": false}})",
+        R"({"$sortArray": {"input": [1, 2], "sortBy": 1, "sortBy": -1}})",
+        R"({"$getField": {"field": "a", "field": "b", "input": {}}})",
+        R"({"$setField": {"field": "a", "input": {}, "value": 1, "value": 2}})",
+        R"({"$unsetField": {"field": "a", "field": "b", "input": {}}})",
+        R"({"$convert": {"input": "1", "to": "string", "to": "int"}})",
+        R"({"$dateFromParts": {"year": 2000, "year": 2001}})",
+        R"({"$year": {"date": "$a", "date": "$b"}})",
+        R"({"$firstN": {"input": [1, 2], "n": 1, "n": 2}})",
+        R"({"$regexMatch": {"input": "x", "regex": "X", "options": "", "options": "i"}})",
+        R"({"a": 1, "a": 2})", R"({"a": {"b": "$x", "c": 1, "b": "$y"}})"}) {
+    INFO(expression);
+    CHECK(Run(expression) == "error 40413");
+  }
+  CHECK(Run(R"({"$sortArray": {"input": [], "sortBy": {"a": 1, "b": 1, "a": -1}}})") ==
+        "error 7472500");
+  // A literal is a value like any other.
+  CHECK(Squeeze(Run(R"({"$literal": {"a": 1, "a": 2}})")) == R"({"a":1,"a":2})");
+  CHECK(Run(R"({"$sum": [1, 1]})") == "2");
+}
+
 TEST_CASE("Numbers keep the narrowest type that holds the result", "[expression]") {
   struct Case {
     const char* expression;
