@@ -7,6 +7,7 @@
 #include "protocol/bson_compare.h"
 #include "protocol/seeded_hash.h"
 #include "query/expression/number_sum.h"
+#include "query/expression/options_once.h"
 #include "query/expression/percentile.h"
 
 namespace mayfly {
@@ -522,6 +523,7 @@ Result<void> ParsePercentile(const BsonElement& op, VariableScope& scope, Accumu
   if (!op.value.IsDocument())
     return LocationError(
         7429703, "specification must be an object; found " + op_name + ": " + ValueText(op.value));
+  MAYFLY_TRY(CheckOptionsOnce(op_name, op.value));
   BsonValue method;
   for (const BsonElement& e : op.value.Document()) {
     if (e.name == "input") {
@@ -555,6 +557,7 @@ Result<void> ParseSeveral(const BsonElement& op, VariableScope& scope, Accumulat
   if (!op.value.IsDocument())
     return LocationError(top ? 5788001 : 5787900, "specification must be an object; found " +
                                                       op_name + ": " + ValueText(op.value));
+  MAYFLY_TRY(CheckOptionsOnce(op_name, op.value));
   for (const BsonElement& e : op.value.Document()) {
     if (e.name == (top ? "output" : "input")) {
       MAYFLY_TRY(field.argument, ParseExpression(e.value, scope));

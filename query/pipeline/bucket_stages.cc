@@ -80,6 +80,7 @@ Result<void> BucketOptions::Read(BsonView spec) {
         return LocationError(
             40196,
             "The $bucket 'output' field must be an object, but found type: " + TypeText(e.value));
+      MAYFLY_TRY(CheckOptionsOnce("$bucket.output", e.value));
       output = e.value;
     } else {
       return LocationError(40197, "Unrecognized option to $bucket: " + std::string(e.name) + ".");
@@ -434,6 +435,7 @@ Result<void> ParseBucketAutoStage(StageParser& p, BsonValue spec) {
         return LocationError(40244,
                              "The $bucketAuto 'output' field must be an object, but found type: " +
                                  TypeText(e.value));
+      MAYFLY_TRY(CheckOptionsOnce("$bucketAuto.output", e.value));
       output = true;
       for (const BsonElement& f : e.value.Document()) {
         MAYFLY_TRY(AccumulatorField field, AccumulatorField::Parse(f.name, f.value, p.scope));

@@ -680,6 +680,7 @@ Result<void> ParseGroupStage(StageParser& p, BsonValue spec) {
     }
   }
   if (!id) return LocationError(15955, "a group specification must include an _id");
+  MAYFLY_TRY(CheckOptionsOnce("$group", spec));
   p.out.push_back(std::make_unique<GroupStage>(p.context, std::move(id), std::move(fields)));
   return Ok();
 }

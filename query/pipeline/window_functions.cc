@@ -514,6 +514,7 @@ Result<std::vector<BsonValue>> NamedArguments(std::string_view op, BsonValue v,
                                               std::initializer_list<std::string_view> names) {
   if (!v.IsDocument())
     return FailedToParse("Argument to " + std::string(op) + " must be an object");
+  MAYFLY_TRY(CheckOptionsOnce(op, v));
   std::vector<BsonValue> out(names.size());
   for (const BsonElement& e : v.Document()) {
     auto it = std::find(names.begin(), names.end(), e.name);
