@@ -2,6 +2,7 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/bson_compare.h"
+#include "protocol/cut_text.h"
 #include "protocol/extended_json.h"
 #include "query/expression/pace.h"
 #include "query/expression/parse_work.h"
@@ -184,8 +185,16 @@ Result<void> Parser::Field(std::string_view path, BsonValue v, int depth,
 Result<void> Parser::Operators(std::string_view path, BsonView ops, int depth,
                                std::vector<MatchPtr>* out) {
   if (depth > kMaxMatchDepth) return BadValue("exceeded depth limit of 100 when parsing a filter");
+  bool options = false;
   for (const BsonElement& e : ops) {
     MAYFLY_TRY(ParseWork::Step());
+    if (e.name == "$options") {
+      // All other operators hold together; a pattern takes one of the options.
+      if (options)
+        return Error{LocationCode(40413),
+                     "BSON field '" + ShownText(path, 128) + ".$options' is a duplicate field"};
+      options = true;
+    }
     MAYFLY_TRY(MatchPtr m, Operator(path, e, ops, depth));
     if (m) out->push_back(std::move(m));
   }

@@ -20,6 +20,10 @@ TEST_CASE("A bad filter gets MongoDB's code and says why", "[match]") {
   };
   const std::vector<Row> rows = {
       {"{'a': {'$foo': 1}}", 2, "unknown operator: $foo"},
+      {"{'a': {'$regex': 'x', '$options': 'i', '$options': ''}}", 40413,
+       "BSON field 'a.$options' is a duplicate field"},
+      {"{'a': {'$not': {'$options': '', '$regex': 'x', '$options': 'i'}}}", 40413,
+       "BSON field 'a.$options' is a duplicate field"},
       {"{'a': {'$gt': 1, 'b': 2}}", 2, "unknown operator: b"},
       {"{'a': {'$and': [{}]}}", 2, "unknown operator: $and"},
       {"{'a': {'$expr': 1}}", 2, "unknown operator: $expr"},
