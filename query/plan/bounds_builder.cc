@@ -106,21 +106,21 @@ PredicateBounds RegexBounds(const CompiledRegex& regex) {
 std::optional<PredicateBounds> InBounds(const MatchExpression& e) {
   PredicateBounds all{{}, true, false};
   bool simple = true;
-  all.list.intervals.reserve(e.list.size());
   for (const auto& v : e.list) {
     BsonType type = v.type();
     if (type == BsonType::kArray || type == BsonType::kNull || type == BsonType::kUndefined)
       simple = false;
   }
   if (simple && e.regexes.empty()) {  // sorted and unique already
+    all.list.intervals.reserve(e.list.size());
     for (const auto& v : e.list) all.list.intervals.push_back({v, v, true, true});
     return all;
   }
-  // United in one step, because there may be hundreds of thousands. An interrupt is reported to the
+  // United once, because there may be hundreds of thousands. An interrupt is reported to the
   // planner.
-  IntervalList parts;
+  std::vector<Interval> parts;
   auto add = [&](const IntervalList& list) {
-    parts.intervals.insert(parts.intervals.end(), list.intervals.begin(), list.intervals.end());
+    parts.insert(parts.end(), list.intervals.begin(), list.intervals.end());
     ParseWork::Made(list.intervals.size() * sizeof(Interval));
     return ParseWork::Step(2).has_value();
   };
@@ -133,7 +133,12 @@ std::optional<PredicateBounds> InBounds(const MatchExpression& e) {
     if (!add(RegexBounds(*r).list)) return std::nullopt;
     all.exact = false;
   }
-  all.list.Unite(parts);
+  Result<IntervalList> united = IntervalList::Union(std::move(parts));
+  if (!united) {
+    static_cast<void>(ParseWork::Look());  // so that the planner's next step fails, too
+    return std::nullopt;
+  }
+  all.list = std::move(united).value();
   return all;
 }
 

@@ -1,5 +1,6 @@
 #include "query/plan/interval.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -7,6 +8,8 @@
 #include "protocol/decimal128.h"
 #include "protocol/hex.h"
 #include "protocol/object_id.h"
+#include "query/expression/pace.h"
+#include "query/expression/parse_work.h"
 
 namespace mayfly {
 namespace {
@@ -20,6 +23,7 @@ int CompareLow(const Interval& a, const Interval& b) {
   if (c != 0) return c;
   return static_cast<int>(b.low_inclusive) - static_cast<int>(a.low_inclusive);
 }
+bool LowFirst(const Interval& a, const Interval& b) { return CompareLow(a, b) < 0; }
 int CompareHigh(const Interval& a, const Interval& b) {
   int c = CompareValues(a.high.view(), b.high.view());
   if (c != 0) return c;
@@ -271,34 +275,45 @@ bool IntervalList::ContainsAll(const IntervalList& o) const {
   return true;
 }
 
-void IntervalList::Normalize() {
-  auto less = [](const Interval& a, const Interval& b) { return CompareLow(a, b) < 0; };
-  // Those of $in are in order, of which there may be a million.
-  if (!std::is_sorted(intervals.begin(), intervals.end(), less))
-    std::sort(intervals.begin(), intervals.end(), less);
-  std::vector<Interval> out;
-  for (auto& i : intervals) {
-    if (i.IsEmpty()) continue;
-    if (!out.empty()) {
-      Interval& last = out.back();
-      int c = CompareValues(last.high.view(), i.low.view());
-      // Joined when they overlap or touch with the shared end in at least one of them.
-      if (c > 0 || (c == 0 && (last.high_inclusive || i.low_inclusive))) {
-        if (CompareHigh(last, i) < 0) {
-          last.high = std::move(i.high);
-          last.high_inclusive = i.high_inclusive;
-        }
-        continue;
-      }
-    }
-    out.push_back(std::move(i));
+Result<IntervalList> IntervalList::Union(std::vector<Interval> parts) {
+  EvalContext eval;
+  eval.op = ParseWork::Asked();
+  auto bytes = [](const Interval& i) -> size_t {
+    return i.low.view().size() + i.high.view().size();
+  };
+  MAYFLY_TRY(SortItems(eval, parts, LowFirst, bytes));
+  Pace pace(eval);
+  IntervalList united;
+  for (Interval& i : parts) {
+    MAYFLY_TRY(pace.Step(4 * bytes(i)));
+    united.Join(std::move(i));
   }
-  intervals = std::move(out);
+  return united;
+}
+
+void IntervalList::Join(Interval i) {
+  if (i.IsEmpty()) return;
+  if (!intervals.empty()) {
+    Interval& last = intervals.back();
+    const int c = CompareValues(last.high.view(), i.low.view());
+    // Joined when they overlap or touch with the shared end in at least one of them.
+    if (c > 0 || (c == 0 && (last.high_inclusive || i.low_inclusive))) {
+      if (CompareHigh(last, i) < 0) {
+        last.high = std::move(i.high);
+        last.high_inclusive = i.high_inclusive;
+      }
+      return;
+    }
+  }
+  intervals.push_back(std::move(i));  // bounded: by the parts
 }
 
 void IntervalList::Unite(const IntervalList& o) {
-  intervals.insert(intervals.end(), o.intervals.begin(), o.intervals.end());
-  Normalize();
+  std::vector<Interval> parts = std::move(intervals);
+  parts.insert(parts.end(), o.intervals.begin(), o.intervals.end());
+  std::sort(parts.begin(), parts.end(), LowFirst);
+  intervals.clear();
+  for (Interval& i : parts) Join(std::move(i));
 }
 
 void IntervalList::Intersect(const IntervalList& o) {

@@ -3,6 +3,7 @@
 #include <string_view>
 #include <vector>
 
+#include "protocol/error.h"
 #include "protocol/value.h"
 
 namespace mayfly {
@@ -41,14 +42,19 @@ struct IntervalList {
   bool Contains(BsonValue v) const;
   bool ContainsAll(const IntervalList& o) const;  ///< `o` is a subset
 
+  /// The union of `parts` in any order, of which a client may send a million. Errors: those of
+  /// Operation::CheckInterrupt and of SortItems, of ParseWork::Asked(); the list is then empty.
+  static Result<IntervalList> Union(std::vector<Interval> parts);
+
   /// In place; afterwards the intervals are sorted and disjoint again. The complement is what is
-  /// missing of [MinKey, MaxKey].
+  /// missing of [MinKey, MaxKey]. Unite sorts in one step: for a few.
   void Unite(const IntervalList& o);
   void Intersect(const IntervalList& o);
   void Complement();
 
  private:
-  void Normalize();
+  /// Adds one that does not begin before any that is there.
+  void Join(Interval i);
 };
 
 /// The smallest and the largest value of a type class. `*inclusive` is false when the bound is the

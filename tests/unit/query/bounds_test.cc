@@ -1,9 +1,13 @@
 #include <catch2/catch.hpp>
 
+#include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
+#include "query/expression/parse_work.h"
 #include "query/plan/bounds_builder.h"
 #include "query/plan/index_bounds.h"
 #include "query/plan/planner.h"
+#include "storage/operation.h"
+#include "tests/unit/query/counting_clock.h"
 
 using namespace mayfly;
 
@@ -127,6 +131,39 @@ TEST_CASE("A filter becomes the bounds MongoDB shows for it", "[plan]") {
   }));
   CAPTURE(c.filter, c.key, c.multikey);
   REQUIRE(BoundsText(c.filter, c.key, c.multikey) == c.bounds);
+}
+
+TEST_CASE("The bounds of many arrays are sorted with looks at the time", "[plan]") {
+  constexpr int kMany = 100'000;
+  const BsonDocument filter = BuildBson([&](BsonBuilder& b) {
+    BsonBuilder a = b.OpenDocument("a");
+    BsonArrayBuilder in = a.OpenArray("$in");
+    for (int i = 0; i < kMany; ++i) {
+      BsonArrayBuilder one = in.OpenArray();
+      one.Append(i);
+    }
+  });
+  const MatchPtr match = ParseMatch(filter).value();
+  REQUIRE(match->kind == MatchKind::kIn);
+  const test::CountingClock clock;
+  Operation op(clock);
+  op.deadline_micros = int64_t{1} << 40;
+  {
+    const ParseWork work(&op);
+    const auto bounds = BoundsOf(*match, false);
+    REQUIRE(bounds);
+    // An array, and its first element.
+    REQUIRE(bounds->list.intervals.size() == 2 * kMany);
+    CHECK(bounds->list.intervals[0].ToString() == "[0, 0]");
+    CHECK(bounds->list.intervals[kMany].ToString() == "[[ 0 ], [ 0 ]]");
+  }
+  // Making them takes one look for 128, and sorting them was one long step.
+  CHECK(clock.looks > 2 * (2 * kMany / 256));
+  // A deadline that passes while they are sorted ends it, and the planner finds it.
+  op.deadline_micros = clock.looks + 2 * kMany / 256 + 50;
+  const ParseWork work(&op);
+  CHECK_FALSE(BoundsOf(*match, false));
+  CHECK_FALSE(ParseWork::Step());
 }
 
 TEST_CASE("The literal beginning of a pattern", "[plan]") {
