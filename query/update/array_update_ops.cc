@@ -5,8 +5,10 @@
 #include <unordered_set>
 
 #include "protocol/bson_compare.h"
+#include "protocol/cut_text.h"
 #include "query/expression/element_text.h"
 #include "query/expression/insert_prepare.h"
+#include "query/expression/options_once.h"
 #include "query/expression/pace.h"
 #include "query/expression/parse_work.h"
 #include "query/match/match_expression.h"
@@ -348,6 +350,9 @@ Result<ElementOrder> ParseElementOrder(BsonValue v) {
         "embedded fields");
   if (v.Document().empty())
     return BadValue("The $sort pattern is empty when it should be a set of fields.");
+  MAYFLY_TRY(const std::optional<std::string_view> twice, RepeatedName(v.Document()));
+  if (twice)
+    return BadValue("The $sort pattern has the field '" + ShownText(*twice, 128) + "' twice");
   for (const BsonElement& key : v.Document()) {
     if (!key.value.IsNumber() || !key.value.ExactInt64(&direction) ||
         (direction != 1 && direction != -1))
@@ -453,12 +458,14 @@ Result<LeafPtr> ParsePush(const BsonElement& e, LeafParser&) {
     MAYFLY_TRY(o.given.Add(e.value));
     return LeafPtr(std::make_unique<PushLeaf>(std::move(o)));
   }
+  bool each = false;
   for (const BsonElement& clause : e.value.Document()) {
     if (clause.name == "$each") {
+      if (each) return BadValue("Only one $each is supported.");
+      each = true;
       if (!clause.value.IsArray())
         return BadValue("The argument to $each in $push must be an array but it was of type: " +
                         TypeText(clause.value));
-      o.given = Operands();
       MAYFLY_TRY(o.given.AddAll(clause.value.Document()));
     } else if (clause.name == "$slice") {
       if (o.slice) return BadValue("Only one $slice is supported.");

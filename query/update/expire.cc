@@ -113,8 +113,15 @@ Result<ExpirySetting> ParseExpireOperator(BsonValue v, Instant now) {
 
 Result<BsonView> TakeDeadline(BsonView doc, std::string_view field, ExpirySetting* setting,
                               std::string* scratch) {
-  bool any = false;
-  for (const BsonElement& e : doc) any = any || IsLikeExtraField(e.name, field);
+  bool any = false, given = false;
+  for (const BsonElement& e : doc) {
+    any = any || IsLikeExtraField(e.name, field);
+    if (e.name != field) continue;
+    if (given)
+      return Error{LocationCode(40413),
+                   "BSON field '" + std::string(field) + "' is a duplicate field"};
+    given = true;
+  }
   if (!any) return doc;
   if (const BsonValue at = doc[field]; at.IsNull()) {
     *setting = {.kind = ExpirySetting::Kind::kNever};

@@ -48,7 +48,7 @@ Result<ExpirySetting> ParseExpiryFields(BsonValue after, BsonValue at, bool pres
 /// none). Sets `*setting`, and answers the document without the field, which it makes in
 /// `*scratch`, with own fields of such names as they are (protocol/extra_field.h); one that has
 /// none of these is answered as it is, and leaves the setting alone.
-/// Errors: TypeMismatch 14 for another type, BadValue 2 as ParseExpireAt.
+/// Errors: TypeMismatch 14 for another type, BadValue 2 as ParseExpireAt, 40413 for two.
 Result<BsonView> TakeDeadline(BsonView doc, std::string_view field, ExpirySetting* setting,
                               std::string* scratch);
 /// "always", "nx", "xx", "gt", "lt". Errors: BadValue 2.

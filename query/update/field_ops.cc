@@ -245,6 +245,8 @@ Result<LeafPtr> ParseCurrentDate(const BsonElement& e, LeafParser&) {
     for (const BsonElement& option : e.value.Document()) {
       if (option.name != "$type")
         return BadValue("Unrecognized $currentDate option: " + std::string(option.name));
+      if (found)
+        return Error{LocationCode(40413), "BSON field '$currentDate.$type' is a duplicate field"};
       if (option.value.IsString() && option.value.String() == "date") {
         timestamp = false;
       } else if (option.value.IsString() && option.value.String() == "timestamp") {

@@ -52,6 +52,8 @@ class OperatorUpdate final : public Update {
     filter_used_.resize(filters_.size());
     for (const BsonElement& modifier : storage_.view()) {
       if (modifier.name == "$expire") {
+        if (expiry_.given())
+          return Error{LocationCode(40413), "BSON field 'update.$expire' is a duplicate field"};
         // Whether it reaches too far from now is looked at when it is applied.
         MAYFLY_TRY(expiry_, ParseExpireOperator(modifier.value, Instant{0}));
         continue;

@@ -245,6 +245,8 @@ const UpdateRow kDateRows[] = {
     {"{_id: 1}", "{$currentDate: {a: {}}}", "error 2 The '$type' string field is required"},
     {"{_id: 1}", "{$currentDate: {a: {foo: 'x'}}}",
      "error 2 Unrecognized $currentDate option: foo"},
+    {"{_id: 1}", "{$currentDate: {a: {$type: 'date', $type: 'timestamp'}}}",
+     "error 40413 BSON field '$currentDate.$type' is a duplicate field"},
     {"{_id: 1}", "{$setOnInsert: {a: 1}}", "="},
     {"{_id: 1, a: 1}", "{$setOnInsert: {'a.b': 1}}", "="},
 };

@@ -1,6 +1,7 @@
 // Parsing of whole updates, replacements, pipelines, upserts, what indexes they touch, and inserts.
 #include "protocol/object_id.h"
 #include "query/expression/insert_prepare.h"
+#include "query/update/expire.h"
 #include "tests/unit/query/update_test_util.h"
 
 namespace mayfly {
@@ -42,6 +43,18 @@ const UpdateRow kParseRows[] = {
     {"{_id: 1}", "{$expire: {at: 1}}",
      "error 14 BSON field '$expire.at' is the wrong type 'int', expected type 'date'"},
     {"{_id: 1}", "{$expire: {after: 1}}", "error 9 $expire takes one of"},
+    // The last was taken.
+    {"{_id: 1}", "{$expire: {afterSeconds: 9}, $set: {a: 1}, $expire: {never: true}}",
+     "error 40413 BSON field 'update.$expire' is a duplicate field"},
+    {"{_id: 1}", "{$expire: {afterSeconds: 9, afterSeconds: 8}}", "error 9 $expire takes one of"},
+    // Both hold, unless they name the same field.
+    {"{_id: 1}", "{$set: {a: 1}, $set: {b: 2}}", "{_id: 1, a: 1, b: 2}"},
+    {"{_id: 1}", "{$set: {a: 1}, $set: {a: 2}}",
+     "error 40 Updating the path 'a' would create a conflict at 'a'"},
+    {"{_id: 1}", "{$set: {a: 1, a: 2}}",
+     "error 40 Updating the path 'a' would create a conflict at 'a'"},
+    {"{_id: 1}", "{$inc: {a: 1, b: 1, a: 1}}",
+     "error 40 Updating the path 'a' would create a conflict at 'a'"},
 };
 
 const UpdateRow kReplaceRows[] = {
@@ -318,6 +331,22 @@ TEST_CASE("An insert gets an _id, first", "[insert]") {
     REQUIRE(!r);
     CHECK_THAT(r.error().message, Catch::StartsWith("object to insert too large. size in bytes: "));
   }
+}
+
+TEST_CASE("A deadline in a field of the document is there once", "[insert]") {
+  ExpirySetting setting;
+  std::string scratch;
+  const BsonDocument once = Doc("{_id: 1, e: {$date: '2100-01-01T00:00:00Z'}, b: 1}");
+  const Result<BsonView> rest = TakeDeadline(once.view(), "e", &setting, &scratch);
+  REQUIRE(rest);
+  CHECK(setting.given());
+  CHECK(rest.value().Count() == 2);
+  // The first was taken, and the others left out.
+  const BsonDocument twice = Doc("{_id: 1, e: {$date: '2100-01-01T00:00:00Z'}, b: 1, e: null}");
+  const Result<BsonView> refused = TakeDeadline(twice.view(), "e", &setting, &scratch);
+  REQUIRE_FALSE(refused);
+  CHECK(static_cast<int>(refused.error().code) == 40413);
+  CHECK(refused.error().message == "BSON field 'e' is a duplicate field");
 }
 
 TEST_CASE("Timestamps of one second are unique and follow the clock", "[insert]") {
