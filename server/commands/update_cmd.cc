@@ -112,7 +112,14 @@ struct UpdateArgs {
 /// Operators but $set, and stages, do not give deadlines: the field would be stored as any other.
 Result<void> RefuseElsewhere(BsonValue update, std::string_view field) {
   if (!update.IsDocument() && !update.IsArray()) return Ok();
+  bool set = false;
   for (const BsonElement& part : update.Document()) {
+    if (update.IsDocument() && part.name == "$set") {
+      if (set)  // the deadline would be that of one of them
+        return Error{LocationCode(40413),
+                     "BSON field 'update.updates.u.$set' is a duplicate field"};
+      set = true;
+    }
     if (update.IsDocument() && (part.name == "$set" || !part.name.starts_with('$'))) continue;
     const BsonView in = part.value.IsDocument() ? part.value.Document() : BsonView();
     bool named = in.Has(field);

@@ -54,6 +54,12 @@ class Server(OwnServer):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def joined(*documents):
+    """A document with the fields of all of them, of which some may be there twice."""
+    body = b"".join(bson.encode(d)[4:-1] for d in documents)
+    return RawBSONDocument((len(body) + 5).to_bytes(4, "little") + body + b"\0")
+
+
 def switch_on(client, **more):
     client.admin.command("setClusterParameter", {"dumpDeadlines": {"field": FIELD, **more}})
 
@@ -445,6 +451,14 @@ def bounds():
                 [{"$unset": FIELD}],
             ):
                 check(code(lambda: c.update_one({"_id": "no"}, update, upsert=True)) == 72, f"refused: {update}")
+            # A field of the second $set was lost, or the deadline stored as a date; the second of two was left out.
+            for update in (
+                joined({"$set": {FIELD: far}}, {"$set": {"b": 2}}),
+                joined({"$set": {"b": 2}}, {"$set": {FIELD: far}}),
+                joined({"a": 1, FIELD: far}, {FIELD: None}),
+            ):
+                updates = [{"q": {"_id": "no"}, "u": update, "upsert": True}]
+                check(code(lambda: tool.app.command("update", "c", updates=updates)) == 40413, f"twice: {dict(update)}")
             check(code(lambda: c.find_one_and_update({"_id": 3}, {"$set": {FIELD: far}})) == 72, "nor findAndModify")
             ops = [{"insert": 0, "document": {"_id": "no", FIELD: far}}]
             bulk = lambda: tool.admin.command("bulkWrite", 1, ops=ops, nsInfo=[{"ns": "app.c"}])
