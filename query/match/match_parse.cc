@@ -186,6 +186,7 @@ Result<void> Parser::Operators(std::string_view path, BsonView ops, int depth,
                                std::vector<MatchPtr>* out) {
   if (depth > kMaxMatchDepth) return BadValue("exceeded depth limit of 100 when parsing a filter");
   bool options = false;
+  FieldOperators field{ops, std::nullopt};
   for (const BsonElement& e : ops) {
     MAYFLY_TRY(ParseWork::Step());
     if (e.name == "$options") {
@@ -195,7 +196,7 @@ Result<void> Parser::Operators(std::string_view path, BsonView ops, int depth,
                      "BSON field '" + ShownText(path, 128) + ".$options' is a duplicate field"};
       options = true;
     }
-    MAYFLY_TRY(MatchPtr m, Operator(path, e, ops, depth));
+    MAYFLY_TRY(MatchPtr m, Operator(path, e, field, depth));
     if (m) out->push_back(std::move(m));
   }
   return Ok();
@@ -211,7 +212,7 @@ Result<MatchPtr> Parser::Comparison(MatchKind kind, std::string_view path, BsonV
   return e;
 }
 
-Result<MatchPtr> Parser::Operator(std::string_view path, const BsonElement& e, BsonView ops,
+Result<MatchPtr> Parser::Operator(std::string_view path, const BsonElement& e, FieldOperators& ops,
                                   int depth) {
   std::string_view name = e.name;
   static const std::pair<std::string_view, MatchKind> kComparisons[] = {{"$eq", MatchKind::kEq},
@@ -317,12 +318,14 @@ Result<MatchPtr> Parser::NotOperator(std::string_view path, BsonValue v, int dep
   return Not(And(std::move(all)));
 }
 
-Result<MatchPtr> Parser::RegexOperator(std::string_view path, const BsonElement& e, BsonView ops) {
+Result<MatchPtr> Parser::RegexOperator(std::string_view path, const BsonElement& e,
+                                       FieldOperators& ops) {
   if (e.name == "$options") {
-    if (!ops.Has("$regex")) return BadValue("$options needs a $regex");
+    if (!ops.all.Has("$regex")) return BadValue("$options needs a $regex");
     return MatchPtr();  // read together with its $regex
   }
-  BsonValue options = ops.Find("$options");
+  if (!ops.options) ops.options = ops.all.Find("$options");
+  const BsonValue options = *ops.options;
   if (!options.missing() && !options.IsString()) return BadValue("$options has to be a string");
   std::string_view flags = options.missing() ? std::string_view() : options.String();
   if (e.value.IsString()) return RegexNode(path, e.value.String(), flags);

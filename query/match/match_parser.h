@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -6,6 +7,13 @@
 #include "query/match/match_internal.h"
 
 namespace mayfly::match {
+
+/// The operators of one field.
+struct FieldOperators {
+  BsonView all;
+  /// The $options, looked for once for all $regex of the field; missing where there are none.
+  std::optional<BsonValue> options;
+};
 
 /// One parse of one filter.
 struct Parser {
@@ -21,7 +29,8 @@ struct Parser {
   Result<void> Operators(std::string_view path, BsonView ops, int depth,
                          std::vector<MatchPtr>* out);
   /// Null: nothing to match.
-  Result<MatchPtr> Operator(std::string_view path, const BsonElement& e, BsonView ops, int depth);
+  Result<MatchPtr> Operator(std::string_view path, const BsonElement& e, FieldOperators& ops,
+                            int depth);
 
   /// One operator each, of the field at `path`; operands are copied. Errors: BadValue 2, 51074 and
   /// 51075 (options given twice), those of regular expressions. RegexOperator reads $regex and the
@@ -29,7 +38,7 @@ struct Parser {
   Result<MatchPtr> Comparison(MatchKind kind, std::string_view path, BsonValue v);
   Result<MatchPtr> In(std::string_view path, const BsonElement& e);
   Result<MatchPtr> NotOperator(std::string_view path, BsonValue v, int depth);
-  Result<MatchPtr> RegexOperator(std::string_view path, const BsonElement& e, BsonView ops);
+  Result<MatchPtr> RegexOperator(std::string_view path, const BsonElement& e, FieldOperators& ops);
   Result<MatchPtr> All(std::string_view path, BsonValue v, int depth);
   Result<MatchPtr> ElemMatch(std::string_view path, BsonValue v, int depth);
 };

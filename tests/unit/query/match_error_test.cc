@@ -373,6 +373,14 @@ TEST_CASE("Many operands of a filter are sorted with looks at the time", "[match
   CHECK(ParseMatch(filter).error().code == ErrorCode::kMaxTimeMSExpired);
 }
 
+TEST_CASE("All $regex of a field take its $options", "[match]") {
+  const MatchPtr match =
+      ParseMatch(Json("{'a': {'$regex': 'x', '$options': 'i', '$regex': 'y'}}")).value();
+  CHECK(match->Matches(Json("{'a': 'XY'}")).value());
+  CHECK_FALSE(match->Matches(Json("{'a': 'X'}")).value());
+  CHECK_FALSE(match->Matches(Json("{'a': 'Y'}")).value());
+}
+
 TEST_CASE("Partial index filters may use few operators", "[match]") {
   for (const char* good : {"{'a': 1}", "{'a': {'$gt': 1, '$lte': 5}}", "{'a': {'$exists': true}}",
                            "{'a': {'$type': 'int'}}", "{'$and': [{'a': 1}, {'b': {'$lt': 2}}]}",
