@@ -9,6 +9,7 @@
 #include "server/execution/change_stream_cursor.h"
 #include "server/execution/out_writer.h"
 #include "server/execution/series_definition.h"
+#include "server/execution/transaction_rules.h"
 #include "server/execution/view_definition.h"
 #include "server/execution/write_ops.h"
 #include "storage/catalog/namespace.h"
@@ -370,6 +371,8 @@ class Environment final : public PipelineEnvironment {
     if (view.is_series()) {
       of_series = SeriesReadPipeline(server_.storage().catalog(), server_.storage().expiry_policy(),
                                      view, op.now, ShowsAllExpired());
+    } else {
+      MAYFLY_TRY(CheckTransactionView(op, view.view_pipeline));
     }
     const BsonView own = view.is_series() ? of_series.view() : view.view_pipeline.view();
     for (const BsonElement& e : own) stages.Append(e.value);
@@ -520,7 +523,11 @@ Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::str
     r.collection = coll->view_on;
     BsonDocument own = coll->view_pipeline;
     of_series = coll->is_series();
-    if (of_series) own = SeriesReadPipeline(catalog, policy, *coll, op.now, include_expired);
+    if (of_series) {
+      own = SeriesReadPipeline(catalog, policy, *coll, op.now, include_expired);
+    } else {
+      MAYFLY_TRY(CheckTransactionView(op, own));
+    }
     bytes_of_all += own.view().size();
     if (bytes_of_all > kMaxBsonUserSize)
       return Error{ErrorCode::kViewPipelineMaxSizeExceeded,

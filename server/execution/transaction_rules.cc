@@ -89,4 +89,10 @@ Result<void> CheckTransactionRead(const CommandRow& row, const CommandRequest& r
   return Ok();
 }
 
+Result<void> CheckTransactionView(const Operation& op, BsonView pipeline) {
+  if (op.view == nullptr || !op.view->has_own_writes()) [[likely]]
+    return Ok();
+  return CheckPipeline(pipeline.AsValue(BsonType::kArray));
+}
+
 }  // namespace mayfly

@@ -16,4 +16,9 @@ Result<void> CheckTransactionCommand(const CommandRow& row, const CommandRequest
 /// OperationNotSupportedInTransaction 263 for a stage, InvalidOptions 72 for a tailable cursor.
 Result<void> CheckTransactionRead(const CommandRow& row, const CommandRequest& req);
 
+/// The same stages in the pipeline of a view that `op` reads, by whatever command or stage: the
+/// request does not show them. Nothing outside of a transaction. `pipeline`: an array. Errors:
+/// OperationNotSupportedInTransaction 263.
+Result<void> CheckTransactionView(const Operation& op, BsonView pipeline);
+
 }  // namespace mayfly
