@@ -27,8 +27,8 @@ void CloseCursors(DataServices& server, std::string_view db, std::string_view co
 }
 
 /// `drop` of `system.views`: as on MongoDB, the views go that it shows. A time series has more than
-/// its definition and stays. Errors: Unauthorized 13, before any of them goes, if the user may not
-/// drop each by its name.
+/// its definition and stays. All of them go, or with an error none. Errors: Unauthorized 13 if the
+/// user may not drop each by its name.
 Result<void> DropViews(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   Catalog& catalog = ctx.data.storage().catalog();
   std::vector<CollectionInfoPtr> views = catalog.List(req.db);
@@ -39,12 +39,8 @@ Result<void> DropViews(CommandContext& ctx, const CommandRequest& req, BsonBuild
       return Error{ErrorCode::kUnauthorized,
                    "not authorized to drop all views of " + std::string(req.db) +
                        ": to drop system.views needs dropCollection on each of them"};
-  for (const CollectionInfoPtr& view : views) {
-    MAYFLY_TRY(ctx.op.CheckInterrupt());
-    Result<void> dropped = catalog.Drop(ctx.op, view->db, view->name);
-    if (!dropped && dropped.error().code != ErrorCode::kNamespaceNotFound) return dropped;
-    CloseCursors(ctx.data, view->db, view->name);
-  }
+  MAYFLY_TRY(catalog.DropViews(ctx.op, views));
+  for (const CollectionInfoPtr& view : views) CloseCursors(ctx.data, view->db, view->name);
   reply.Append("nIndexesWas", 1).Append("ns", JoinNamespace(req.db, kViewsCollection));
   return Ok();
 }

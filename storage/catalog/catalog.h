@@ -67,6 +67,10 @@ class Catalog {
   virtual Result<void> Drop(Operation& op, std::string_view db,
                             std::string_view collection) = 0;  ///< NamespaceNotFound 26
   virtual Result<void> DropDatabase(Operation& op, std::string_view db) = 0;
+  /// Drops these views of one database together: all, or with an error none. Those that are gone
+  /// already are left out; a new one of the same name is another. An interruption counts before the
+  /// first goes. Errors: those of an interruption and of the commit.
+  virtual Result<void> DropViews(Operation& op, std::vector<CollectionInfoPtr> views) = 0;
   /// Atomic, also with `drop_target`. Same or other database. Errors: 26, 48. In another database
   /// it is a new collection with a uuid of its own: `uuid`, or a random one.
   virtual Result<void> Rename(Operation& op, const CollectionInfo& from, std::string_view to_db,

@@ -570,6 +570,37 @@ Result<void> CatalogImpl::DropDatabase(Operation& op, std::string_view db) {
   }
 }
 
+Result<void> CatalogImpl::DropViews(Operation& op, std::vector<CollectionInfoPtr> views) {
+  // Gates in the order of ids, as for a database.
+  std::sort(views.begin(), views.end(), [](auto& a, auto& b) { return a->id < b->id; });
+  for (;;) {
+    if (views.empty()) return Ok();
+    WriteUnit unit(storage_, op);
+    bool gone = false;
+    for (const CollectionInfoPtr& view : views) {
+      MAYFLY_TRY(op.CheckInterrupt());
+      Result<void> r = Gate(unit, op, *view);
+      gone = !r && r.error().code == ErrorCode::kNamespaceNotFound;
+      if (gone) break;
+      MAYFLY_TRY(std::move(r));
+    }
+    if (gone) {
+      std::erase_if(views, [&](const CollectionInfoPtr& v) { return FindById(v->id) == nullptr; });
+      continue;
+    }
+    std::lock_guard l(ddl_mutex_);
+    std::vector<GarbageRow> garbage;
+    std::vector<Replacement> changes;
+    for (const CollectionInfoPtr& view : views) {
+      MAYFLY_TRY(CollectionInfoPtr now, Current(*view));
+      StageDrop(unit, *now, &garbage);
+      LogDrop(unit, *now);
+      changes.push_back({std::move(now), nullptr});
+    }
+    return Commit(std::move(unit), std::move(changes), std::move(garbage));
+  }
+}
+
 Result<void> CatalogImpl::Rename(Operation& op, const CollectionInfo& from, std::string_view to_db,
                                  std::string_view to_collection, bool drop_target, const Uuid* uuid,
                                  const std::function<Result<void>()>& fill) {

@@ -58,6 +58,7 @@ class CatalogImpl final : public OpenedCatalog {
                                         std::string_view collection) override;
   Result<void> Drop(Operation& op, std::string_view db, std::string_view collection) override;
   Result<void> DropDatabase(Operation& op, std::string_view db) override;
+  Result<void> DropViews(Operation& op, std::vector<CollectionInfoPtr> views) override;
   Result<void> Rename(Operation& op, const CollectionInfo& from, std::string_view to_db,
                       std::string_view to_collection, bool drop_target, const Uuid* uuid) override {
     return Rename(op, from, to_db, to_collection, drop_target, uuid, {});

@@ -1,6 +1,8 @@
 #include "server/instance.h"
 
 #include "query/plan/query_state.h"
+#include "storage/schema/schema_watch.h"
+#include "storage/storage.h"
 #include "tests/unit/scratch_dir.h"
 #include "tests/unit/server/server_fixture.h"
 
@@ -200,6 +202,41 @@ TEST_CASE("A hold sends no reads of other collections to workers", "[instance][e
   // A hold's filter may be any, and here it may have to be asked.
   read("held");
   CHECK(on_workers() == before + 5);
+}
+
+// An error, maxTimeMS or killOp in the middle left some of the views.
+TEST_CASE("A drop of system.views drops all views or none", "[instance][catalog]") {
+  ScratchDir dir;
+  InProcess server(dir.path());
+  REQUIRE_FALSE(server->Start());
+  RawClient client(server->port());
+  for (const char* name : {"v1", "v2", "v3"})
+    REQUIRE(IsOk(client.Command(R"({"create": ")" + std::string(name) +
+                                R"(", "viewOn": "c", "pipeline": [], "$db": "d"})")));
+  Storage& storage = server.context().storage();
+  const auto drop = [&] { return client.Command(R"({"drop": "system.views", "$db": "d"})"); };
+
+  WatchSchema(storage, {.may_change = [](Operation&, const CollectionInfo* before,
+                                         const CollectionInfo*) -> Result<void> {
+                if (before->name != "v2") return Ok();
+                return Error{ErrorCode::kBadValue, "as the test asked"};
+              }});
+  CHECK(Code(drop()) == static_cast<int64_t>(ErrorCode::kBadValue));
+  CHECK(storage.catalog().List("d").size() == 3);
+
+  // Interrupted when the first is about to go.
+  WatchSchema(storage, {.may_change = [](Operation& op, const CollectionInfo*,
+                                         const CollectionInfo*) -> Result<void> {
+                op.kill_code = static_cast<int32_t>(ErrorCode::kInterrupted);
+                return Ok();
+              }});
+  drop();
+  const size_t left = storage.catalog().List("d").size();
+  CHECK((left == 0 || left == 3));
+
+  WatchSchema(storage, {});
+  CHECK((left == 0 || IsOk(drop())));
+  CHECK(storage.catalog().List("d").empty());
 }
 
 TEST_CASE("A start that fails leaves the directory and the address to the next one", "[instance]") {
