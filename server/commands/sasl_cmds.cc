@@ -116,13 +116,15 @@ Awaitable<Result<void>> WaitForStep(CommandContext& ctx, int64_t began) {
   co_return co_await ctx.SleepUntil(began + (took / kAnswerStepMicros + 1) * kAnswerStepMicros);
 }
 
-/// The proof was right. Errors: the connection may not stay; that is no guess.
+/// The proof was right, and the reply is made: what fails after this leaves the client logged in.
+/// Errors: the connection may not stay; that is no guess.
 Result<void> LogIn(CommandContext& ctx, const Attempt& a) {
-  auto stays = ctx.connection->LoggedIn();
-  TellLogin(ctx, a, stays ? ErrorCode::kOk : stays.error().code,
-            stays ? std::string_view() : stays.error().message);
-  if (stays)
+  auto stays = ctx.connection->LoggedIn([&] {
     TellRolesLeftOut(ctx.data.log(), nullptr, *ctx.connection->login.access, ctx.client->desc);
+    // The audit log's entry is the last step, so that it is there only if the login stands.
+    TellLogin(ctx, a, ErrorCode::kOk, {});
+  });
+  if (!stays) TellLogin(ctx, a, stays.error().code, stays.error().message);
   return stays;
 }
 
@@ -230,11 +232,11 @@ Awaitable<Result<void>> SaslContinue(CommandContext& ctx, const CommandRequest& 
   if (step && turn) turn->Succeeded();
   turn.reset();
   if (!step) co_return co_await FailLogin(ctx, attempt, step.error(), std::move(why));
+  AppendStep(reply, login, step.value());
   if (step.value().done) {
     login.conversation.reset();
     MAYFLY_CO_TRY(LogIn(ctx, attempt));
   }
-  AppendStep(reply, login, step.value());
   co_return Ok();
 }
 
@@ -305,9 +307,8 @@ Awaitable<Result<void>> ByCertificate(CommandContext& ctx, const UserName& name,
                                                                : std::vector<RoleName>(),
                          ctx.connection->login_origin(), &why);
   if (!done) co_return co_await FailLogin(ctx, attempt, done.error(), std::move(why));
-  MAYFLY_CO_TRY(LogIn(ctx, attempt));
   reply.Append("dbname", name.db).Append("user", name.user);
-  co_return Ok();
+  co_return LogIn(ctx, attempt);
 }
 
 /// The same beside a hello; empty when it failed.

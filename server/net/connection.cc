@@ -146,13 +146,13 @@ Connection::~Connection() {
 
 IoExecutor Connection::io_executor() { return thread_.executor(); }
 
-Result<void> Connection::LoggedIn() {
+Result<void> Connection::LoggedIn(const std::function<void()>& tell) {
   Result<void> stays = Ok();
   try {
-    std::optional<UserName> name = login.access->user.name;
     // The same user again has a place already.
     if (user_place_ == nullptr) stays = TakeUserPlace();
-    if (stays) slot_.SetUser(std::move(name));
+    if (stays) slot_.SetUser(login.access->user.name);
+    if (stays) tell();
   } catch (...) {
     // Without memory for all of it, nobody is logged in.
     login.Forget();

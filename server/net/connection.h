@@ -1,5 +1,6 @@
 #pragma once
 #include <boost/intrusive/list.hpp>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -48,11 +49,12 @@ class Connection : public boost::intrusive::list_base_hook<> {
 
   /// The logged-in user. Change it with LoggedIn and LoggedOut.
   LoginState login;
-  /// `login` has just succeeded: the connection no longer counts as unknown. Errors:
-  /// AuthenticationFailed 18 if the user has too many connections, or if the connection is above
-  /// the limit of all and the user is not an administrator; then nobody is logged in. The same user
+  /// `login` has just succeeded: the connection no longer counts as unknown. `tell` says so to the
+  /// logs: if it throws, as without memory, nobody is logged in. Errors: AuthenticationFailed 18 if
+  /// the user has too many connections, or if the connection is above the limit of all and the user
+  /// is not an administrator; then nobody is logged in, and `tell` is not called. The same user
   /// again always succeeds.
-  Result<void> LoggedIn();
+  Result<void> LoggedIn(const std::function<void()>& tell);
   /// Nobody is logged in any more; the audit log says why. Nothing if nobody was.
   void LogOut(std::string_view reason);
   /// Its client has logged out by itself: it is one of those of its address that have not logged in

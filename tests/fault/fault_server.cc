@@ -40,6 +40,7 @@
 #include "protocol/bson_validate.h"
 #include "replication/heartbeat.h"
 #include "security/names.h"
+#include "server/base/login_lines.h"
 #include "server/run.h"
 #include "storage/kv/rocks_fault_env.h"
 #include "storage/read/read_view.h"
@@ -118,7 +119,7 @@ void OurBeginReign(void* table, uint64_t reign, uint64_t now) {
 }
 
 // Where transactions, and logins, find no memory.
-enum class Short : int { kNowhere, kBegin, kStatement, kEnd, kCommit, kLogin };
+enum class Short : int { kNowhere, kBegin, kStatement, kEnd, kCommit, kLogin, kLoginLine };
 static std::atomic<Short> short_of_memory{Short::kNowhere};
 static std::atomic<bool> no_answer{false};
 
@@ -202,6 +203,18 @@ void OurSetUser(void* slot, MaybeUser user) {
   TheirSetUser(slot, std::move(user));
 }
 
+// WriteLoginLine: the client is logged in, and the log is told.
+#define LOGIN_LINE "_ZN6mayfly14WriteLoginLineERNS_3LogERNS_12FailedLoginsElRKNS_9LoginLineE"
+void TheirLoginLine(mayfly::Log& log, mayfly::FailedLogins& failed, int64_t second,
+                    const mayfly::LoginLine& line) asm("__real_" LOGIN_LINE);
+void OurLoginLine(mayfly::Log& log, mayfly::FailedLogins& failed, int64_t second,
+                  const mayfly::LoginLine& line) asm("__wrap_" LOGIN_LINE);
+void OurLoginLine(mayfly::Log& log, mayfly::FailedLogins& failed, int64_t second,
+                  const mayfly::LoginLine& line) {
+  if (line.good && short_of_memory == Short::kLoginLine) throw std::bad_alloc();
+  TheirLoginLine(log, failed, second, line);
+}
+
 static std::atomic<int> reads{-1};
 
 // EncodeHeartbeat: what a member says of itself.
@@ -240,6 +253,7 @@ static void RunShort(std::string_view when) {
                     : when == "end"                 ? Short::kEnd
                     : when == "commit"              ? Short::kCommit
                     : when == "login"               ? Short::kLogin
+                    : when == "login line"          ? Short::kLoginLine
                                                     : Short::kNowhere;
 }
 

@@ -9,7 +9,7 @@
   roles     $$USER_ROLES in change streams and tailable cursors that wait while users change
   memory    a transaction that finds no memory when it begins, for a statement or at its end is answered and aborted;
             nothing of it is left: neither its session nor its locks, and nothing that points to its command
-  short_logins  a login that finds no memory for its last step leaves nobody logged in, and no place taken
+  short_logins  a login that finds no memory for its last steps leaves nobody logged in, and no place taken
 The last line says "N passed, N failed". MAYFLY_SEED, MAYFLYD, MAYFLY_FAULT_ROUNDS.
 """
 
@@ -602,24 +602,28 @@ def short_logins():
 
         client = Client("127.0.0.1", proc.port)
         me = client.command("admin", {"hello": 1})["connectionId"]
-        # Of a connection without a login, and of one whose user logs in once more.
-        for name in ("a first login", "another login of the same user"):
-            said("login")
-            there, reply = attempt(client)
-            said("enough")
-            check(there is None and reply.get("code") == 146, f"{name} without memory: {reply}")
-            users = ok(client, "admin", {"connectionStatus": 1})["authInfo"]["authenticatedUsers"]
-            check(users == [], f"{name}: nobody is logged in: {users}")
-            refused = client.command("t", {"find": "c"})
-            check(refused.get("code") == 13, f"{name}: and nobody reads: {refused}")
-            shown = ok(root, "admin", {"currentOp": 1, "$all": True, "connectionId": me})["inprog"]
-            nobody = shown and not any(op.get("effectiveUsers") for op in shown)
-            check(nobody, f"{name}: nor is one shown: {shown}")
-            other = again()
-            check(other is not None, f"{name}: the user's only place is free")
-            other.sock.close()
-            check(again(client) is not None, f"{name}: the connection can log in")
-            check(client.command("t", {"find": "c"})["ok"] == 1, f"{name}: and reads then")
+        # A connection without a login, and one whose user logs in once more; at the login itself, and at the lines that
+        # tell of it, behind which the client was logged in although it got an error.
+        for when in ("login", "login line"):
+            for which in ("a first login", "another login of the same user"):
+                name = f"{which}, no memory at {when}"
+                said(when)
+                there, reply = attempt(client)
+                said("enough")
+                check(there is None and reply.get("code") == 146, f"{name}: {reply}")
+                users = ok(client, "admin", {"connectionStatus": 1})["authInfo"]["authenticatedUsers"]
+                check(users == [], f"{name}: nobody is logged in: {users}")
+                refused = client.command("t", {"find": "c"})
+                check(refused.get("code") == 13, f"{name}: and nobody reads: {refused}")
+                shown = ok(root, "admin", {"currentOp": 1, "$all": True, "connectionId": me})["inprog"]
+                nobody = shown and not any(op.get("effectiveUsers") for op in shown)
+                check(nobody, f"{name}: nor is one shown: {shown}")
+                other = again()
+                check(other is not None, f"{name}: the user's only place is free")
+                other.sock.close()
+                check(again(client) is not None, f"{name}: the connection can log in")
+                check(client.command("t", {"find": "c"})["ok"] == 1, f"{name}: and reads then")
+            ok(client, "admin", {"logout": 1})
         check(stop(proc) == 0, "the server ends well")
 
 
