@@ -115,17 +115,38 @@ bool IsShownOfOneUser(const BsonElement& e) {
   return e.name.starts_with('$') || std::ranges::find(kKnown, e.name) != std::end(kKnown);
 }
 
+/// Stands in the place of a builder of documents or arrays, and keeps nothing but whether something
+/// is hidden.
+class HiddenLook {
+ public:
+  explicit HiddenLook(bool* hidden) : hidden_(hidden) {}
+  HiddenLook OpenDocument(std::string_view = {}) { return *this; }
+  HiddenLook OpenArray(std::string_view = {}) { return *this; }
+  HiddenLook& raw() { return *this; }
+  std::string_view NextName() const { return {}; }
+  void Append(const BsonElement&) {}
+  void Append(BsonValue) {}
+  /// A text is appended under a name only where it stands for what is hidden.
+  void Append(std::string_view, std::string_view) { *hidden_ = true; }
+
+ private:
+  bool* hidden_;
+};
+
+// `Out`, `List`: BsonBuilder and BsonArrayBuilder, or HiddenLook.
+
 /// The names of users or roles, alone or in arrays, and nothing that is beside them.
-void AppendNamesOnly(const BsonElement& e, BsonBuilder& out) {
+template <class Out>
+void AppendNamesOnly(const BsonElement& e, Out& out) {
   if (e.value.IsString() || IsScalar(e.value)) {
     out.Append(e);
   } else if (e.value.IsArray()) {
-    BsonArrayBuilder list = out.OpenArray(e.name);
+    auto list = out.OpenArray(e.name);
     for (const BsonElement& one : e.value.Document())
       AppendNamesOnly({list.NextName(), one.value}, list.raw());
   } else if (e.value.IsDocument()) {
     constexpr std::string_view kNames[] = {"user", "role", "db", "forAllDBs"};
-    BsonBuilder inner = out.OpenDocument(e.name);
+    auto inner = out.OpenDocument(e.name);
     for (const BsonElement& f : e.value.Document()) {
       if (IsOneOf(f.name, kNames) && (f.value.IsString() || IsScalar(f.value)))
         inner.Append(f);
@@ -153,21 +174,24 @@ std::string_view CommandOf(BsonView document, std::string_view outer) {
   return IsLogin(name) || TakesPassword(name) ? name : outer;
 }
 
-void AppendFields(std::string_view command, bool own, BsonView document, BsonBuilder& out);
+template <class Out>
+void AppendFields(std::string_view command, bool own, BsonView document, Out& out);
 
 /// A document that is no command for sure.
-void AppendPart(std::string_view outer, BsonView document, BsonBuilder& out) {
+template <class Out>
+void AppendPart(std::string_view outer, BsonView document, Out& out) {
   const std::string_view command = CommandOf(document, outer);
   AppendFields(command, document.First().name == command, document, out);
 }
 
-void AppendItems(std::string_view command, BsonView array, BsonArrayBuilder& out) {
+template <class List>
+void AppendItems(std::string_view command, BsonView array, List& out) {
   for (const BsonElement& e : array) {
     if (e.value.IsDocument()) {
-      BsonBuilder inner = out.OpenDocument();
+      auto inner = out.OpenDocument();
       AppendPart(command, e.value.Document(), inner);
     } else if (e.value.IsArray()) {
-      BsonArrayBuilder inner = out.OpenArray();
+      auto inner = out.OpenArray();
       AppendItems(command, e.value.Document(), inner);
     } else {
       out.Append(e.value);
@@ -176,15 +200,16 @@ void AppendItems(std::string_view command, BsonView array, BsonArrayBuilder& out
 }
 
 /// `is_command`: if the value is a document, then a command.
+template <class Out>
 void AppendField(std::string_view command, bool own, bool is_command, const BsonElement& e,
-                 BsonBuilder& out) {
+                 Out& out) {
   if (own && IsOfOneUser(command) && (Same(e.name, command) || e.name == "roles")) {
     AppendNamesOnly(e, out);
   } else if (Hides(command, own, e)) {
     out.Append(e.name, kRedacted);
   } else if (e.value.IsDocument()) {
     const BsonView document = e.value.Document();
-    BsonBuilder inner = out.OpenDocument(e.name);
+    auto inner = out.OpenDocument(e.name);
     if (Same(e.name, "speculativeAuthenticate"))
       AppendFields("saslStart", true, document, inner);
     else if (is_command)
@@ -192,7 +217,7 @@ void AppendField(std::string_view command, bool own, bool is_command, const Bson
     else
       AppendPart(command, document, inner);
   } else if (e.value.IsArray()) {
-    BsonArrayBuilder inner = out.OpenArray(e.name);
+    auto inner = out.OpenArray(e.name);
     AppendItems(command, e.value.Document(), inner);
   } else {
     out.Append(e);
@@ -205,7 +230,8 @@ bool IsEntryOfCommand(BsonView document) {
   return op.IsString() && op.String() == "c";
 }
 
-void AppendFields(std::string_view command, bool own, BsonView document, BsonBuilder& out) {
+template <class Out>
+void AppendFields(std::string_view command, bool own, BsonView document, Out& out) {
   std::optional<bool> entry;  // one look for all fields of this name
   for (const BsonElement& e : document) {
     if (e.name == "o" && !entry) entry = IsEntryOfCommand(document);
@@ -454,6 +480,18 @@ BsonDocument ShownDefinition(std::string_view db, std::string_view collection,
         AppendField({}, false, false, e, b);
     }
   });
+}
+
+bool ShowsWhole(std::string_view db, std::string_view collection, const BsonElement& field) {
+  Finder finder{.uuids = {}, .of_admin = db == "admin", .left = ShownCommand::kMaxLook};
+  const BsonValue& v = field.value;
+  const bool of_users = HoldsCredentials(db, collection) || finder.Is(v) ||
+                        ((v.IsDocument() || v.IsArray()) && finder.In(v.Document())) ||
+                        finder.left == 0;
+  bool hidden = of_users && !IsScalar(v);
+  HiddenLook look(&hidden);
+  if (!hidden) AppendField({}, false, false, field, look);
+  return !hidden;
 }
 
 std::string ShortCommandText(BsonView command) {

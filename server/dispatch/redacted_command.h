@@ -72,6 +72,9 @@ BsonDocument RedactedCommand(BsonView command, const ShownCommand& shown);
 /// `view_on`: of a view; else empty.
 BsonDocument ShownDefinition(std::string_view db, std::string_view collection,
                              std::string_view view_on, BsonView definition);
+/// Whether all of a definition with this field alone is shown (of one on the collections of users:
+/// if it is no name). Makes no copy, however long it is.
+bool ShowsWhole(std::string_view db, std::string_view collection, const BsonElement& field);
 /// Whether a field, at whatever depth of a command, is not shown at all where the command is shown
 /// as text: what has a secret name, logins, and commands for users, which have rules of their own.
 bool IsHiddenAsText(const BsonElement& field);

@@ -48,25 +48,23 @@ BsonDocument ValidationFailure(const CollectionInfo& coll, BsonView doc, Instant
   });
 }
 
-/// The document and why it fails, as the log may show them. Of a long one, which a line has no room
-/// for, only the size and the _id.
+/// The document and why it fails, as the log may show them. A long one, which a line has no room
+/// for, is shown by its size and _id: it is looked at in its place, and not copied.
 BsonDocument ShownFailure(const CollectionInfo& coll, BsonView doc, Instant now) {
   constexpr size_t kMaxShown = 16 << 10;
-  const BsonDocument whole = BuildBson([&](BsonBuilder& b) { b.Append("document", doc); });
-  BsonDocument shown = ShownDefinition(coll.db, coll.name, {}, whole);
-  const bool nothing_hidden = shown.bytes() == whole.bytes();
-  if (doc.size() > kMaxShown) {
-    const BsonDocument cut = BuildBson([&](BsonBuilder& b) {
-      BsonBuilder d = b.OpenDocument("document");
-      if (const BsonValue id = doc["_id"]; id.size() <= kMaxShown) d.Append("_id", id);
-      d.Append("$truncated", std::to_string(doc.size()) + " bytes");
-    });
-    shown = ShownDefinition(coll.db, coll.name, {}, cut);
-  }
+  const BsonDocument piece = BuildBson([&](BsonBuilder& b) {
+    if (doc.size() <= kMaxShown) {
+      b.Append("document", doc);
+      return;
+    }
+    BsonBuilder d = b.OpenDocument("document");
+    if (const BsonValue id = doc["_id"]; id.size() <= kMaxShown) d.Append("_id", id);
+    d.Append("$truncated", std::to_string(doc.size()) + " bytes");
+  });
   return BuildBson([&](BsonBuilder& b) {
-    b.AppendAll(shown);
+    b.AppendAll(ShownDefinition(coll.db, coll.name, {}, piece));
     // The explanation quotes what is hidden in the document, also where that is left out.
-    if (nothing_hidden)
+    if (ShowsWhole(coll.db, coll.name, {"document", doc.AsValue()}))
       b.AppendAll(ValidationFailure(coll, doc, now));
     else
       b.Append("errInfo", kRedacted);
