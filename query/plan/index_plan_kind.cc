@@ -23,7 +23,8 @@ const IndexPlanKind& PlanKindOf(const IndexInfo& index) {
 }
 
 bool IsUsable(const IndexInfo& index) {
-  return index.state == IndexState::kReady && !index.hidden && index.kind->maintained();
+  return index.state == IndexState::kReady && !index.hidden && index.kind->maintained() &&
+         !index.HasMeasuredArrays();
 }
 
 IndexAccess BuildIndexAccess(const IndexInfoPtr& index, uint64_t multikey_fields,

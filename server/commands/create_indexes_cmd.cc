@@ -29,13 +29,6 @@ int IndexCount(const CollectionInfo& coll) {
 /// were given for the time series; empty if for its buckets.
 Error AsOfSeries(const CollectionInfo& coll, const std::vector<IndexInfo>& wanted, Error e) {
   if (!coll.is_buckets()) return e;
-  // A bucket with arrays as the least and greatest value of a field has two arrays, where a point
-  // has one.
-  if (e.code == ErrorCode::kCannotIndexParallelArrays)
-    return {LocationCode(5930501), "Indexed measurement field contains an array value: points of " +
-                                       SeriesNamespace(coll) +
-                                       " have an array in a field of the index; only the metaField "
-                                       "may have arrays there"};
   if (e.code != ErrorCode::kIndexKeySpecsConflict && e.code != ErrorCode::kIndexOptionsConflict)
     return e;
   // The same conflict, of indexes as they were given.

@@ -424,6 +424,7 @@ Result<std::vector<BucketRef>> BucketSealer::Merge(const CollectionInfoPtr& coll
   const std::vector<std::string_view> views(keys.begin(), keys.end());
   WriteUnit unit(storage_, op);
   unit.set_no_wait(true);
+  unit.set_merges_buckets();
   std::vector<WriteUnit::Locked> locked;
   int busy = 0;
   MAYFLY_TRY(unit.LockAndReadMany(*coll, views, &locked, &busy));

@@ -12,6 +12,8 @@
 #include "server/execution/series_definition.h"
 #include "server/execution/write_ops.h"
 #include "server/execution/write_parts.h"
+#include "storage/catalog/index_keys.h"
+#include "storage/catalog/measured_index.h"
 #include "storage/write/inline_unit.h"
 #include "timeseries/bucket_control.h"
 #include "timeseries/bucket_span.h"
@@ -65,18 +67,6 @@ Result<BsonDocument> BucketMetaUpdate(const SeriesOptions& series, BsonValue upd
   }
   b.Done();
   return BsonDocument(std::move(bytes));
-}
-
-/// Whether there is an array at the path or on the way to it.
-bool HasArrayAt(BsonView doc, std::string_view path) {
-  for (;;) {
-    const size_t dot = path.find('.');
-    const BsonValue v = doc[path.substr(0, dot)];
-    if (v.IsArray()) return true;
-    if (dot == std::string_view::npos || !v.IsDocument()) return false;
-    doc = v.Document();
-    path.remove_prefix(dot + 1);
-  }
 }
 
 /// Whether a point of this time is hidden (HiddenPoints).
@@ -157,22 +147,19 @@ Result<std::string> WithMeta(BsonView bucket, BsonValue meta, const SeriesFields
 
 }  // namespace
 
-Result<void> WriteCommand::CheckIndexedArrays(BsonView point) const {
-  constexpr std::string_view kGreatestOf = "control.max.";
-  // An array in place of the time is no date: PointGroups says so.
-  const auto is_time = [&](std::string_view path) {
-    const std::string_view time = coll_->series->time_field;
-    return path.starts_with(time) && (path.size() == time.size() || path[time.size()] == '.');
-  };
-  for (const IndexInfoPtr& index : coll_->indexes)
-    for (const IndexField& f : index->fields)
-      if (f.path.starts_with(kGreatestOf) &&
-          !is_time(std::string_view(f.path).substr(kGreatestOf.size())) &&
-          HasArrayAt(point, std::string_view(f.path).substr(kGreatestOf.size())))
-        return Error{LocationCode(5930501), "Indexed measurement field contains an array value: '" +
-                                                f.path.substr(kGreatestOf.size()) + "' of " +
-                                                SeriesNamespace(*coll_) + ", which the index " +
-                                                index->name + " has"};
+Result<void> WriteCommand::CheckMovedBucket(BsonView was, BsonView is) const {
+  for (const IndexInfoPtr& index : coll_->indexes) {
+    // The bucket is in all other indexes before and after.
+    if (index->measured == 0 || !index->filter) continue;
+    bool inside = false;
+    {
+      const FilteringFor filtering(&op_);
+      inside = index->filter->Matches(was);
+    }
+    MAYFLY_TRY(op_.CheckInterruptNow());
+    if (inside) continue;
+    MAYFLY_TRY(CheckIndexedArrays(*coll_, *index, is, op_));
+  }
   return Ok();
 }
 
@@ -208,7 +195,7 @@ std::optional<Result<void>> WriteCommand::TryStagePoints(std::span<const BsonVie
   for (const BsonView doc : documents) {
     Result<BsonView> ready = Prepare(doc);
     if (!ready) return ready.error();
-    if (Result<void> r = CheckIndexedArrays(ready.value()); !r) return r;
+    if (Result<void> r = CheckIndexedArraysOfPoint(*coll_, ready.value(), op_); !r) return r;
     if (Result<void> r = groups.Add(ready.value()); !r) return r;
   }
   // The definition says so first, which takes its time.
@@ -273,7 +260,8 @@ Result<void> WriteCommand::InsertSomePoints(std::span<const BsonView> documents,
   for (; i < documents.size() && i - next < most && bytes < kPointBytesPerUnit; ++i) {
     MAYFLY_TRY(op_.CheckInterrupt());
     Result<BsonView> ready = Prepare(documents[i]);
-    Result<void> r = ready ? CheckIndexedArrays(ready.value()) : Result<void>(ready.error());
+    Result<void> r =
+        ready ? CheckIndexedArraysOfPoint(*coll_, ready.value(), op_) : Result<void>(ready.error());
     if (r) r = groups.Add(ready.value());
     if (!r) {
       *failed = r.error();
@@ -508,6 +496,7 @@ Result<UpdateResult> WriteCommand::UpdateMeta(const UpdateStatement& s, bool wan
         if (changed) {
           MAYFLY_TRY(std::string moved, WithMeta(locked.doc, BsonView(next)["meta"], fields,
                                                  [this] { return op_.CheckInterrupt(); }));
+          MAYFLY_TRY(CheckMovedBucket(locked.doc, BsonView(moved)));
           next = std::move(moved);
           MAYFLY_TRY(unit->Update(*coll_, locked, BsonView(next), locked.expire_at));
           MAYFLY_TRY(unit.Commit({}));
@@ -560,7 +549,7 @@ Result<bool> WriteCommand::CheckBucket(BsonView doc) const {
     if (!time.IsDate() ||
         !FitsBucket(time.Date(), least.Date(), {series.max_span_seconds, series.rounding_seconds}))
       return bad("a point has no date within its span");
-    MAYFLY_TRY(CheckIndexedArrays(point));
+    MAYFLY_TRY(CheckIndexedArraysOfPoint(*coll_, point, op_));
     suspends = suspends || SuspendsExpiry(time.Date());
   }
   // Queries skip buckets by their control: a wrong value there would hide points.

@@ -183,9 +183,9 @@ class WriteCommand {
   Result<void> RefuseExpiryOfPoints(const ExpirySetting& setting) const;
   /// TryStageInsert for points: they become new buckets, and none is rewritten.
   std::optional<Result<void>> TryStagePoints(std::span<const BsonView> documents, WriteUnit& unit);
-  /// Location5930501: the point has an array where an index on measurements has a field. Of the
-  /// bucket's two values there, least and greatest, no index could have both.
-  Result<void> CheckIndexedArrays(BsonView point) const;
+  /// That a bucket with another meta value may be in the partial indexes that it comes into. Errors:
+  /// as CheckIndexedArrays.
+  Result<void> CheckMovedBucket(BsonView was, BsonView is) const;
   Result<int64_t> InsertPoints(std::span<const BsonView> documents,
                                const std::function<bool(size_t, Error)>& failed);
   /// Some of Insert's documents, at most `most`, as one unit. `*until`: how far it came.

@@ -1,6 +1,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
 #include "storage/catalog/catalog_format.h"
+#include "storage/catalog/measured_index.h"
 #include "storage/catalog/namespace.h"
 #include "storage/keys/key_format.h"
 
@@ -225,6 +226,7 @@ Result<std::shared_ptr<CollectionInfo>> DecodeCollectionRow(std::string_view key
   for (const BsonElement& e : row["indexes"].Document()) {
     if (!e.value.IsDocument()) return Corrupt(key, "an index is not a document");
     MAYFLY_TRY(auto index, DecodeIndex(key, e.value.Document(), compile, now));
+    index->measured = MeasuredFields(*c, index->fields);
     c->indexes.push_back(std::move(index));
   }
   return c;

@@ -91,6 +91,7 @@ struct IndexInfo {
   BsonDocument key;  ///< as given: {a: 1, "b.c": -1}
   std::vector<IndexField> fields;
   const IndexKind* kind = &OrdinaryIndex();  ///< KindOfKey(fields); a row of a table
+  uint64_t measured = 0;                     ///< MeasuredFields of measured_index.h
   bool unique = false, sparse = false, hidden = false;
   std::optional<int32_t> expire_after_seconds;  ///< a TTL index when set
   bool expiry_repaired = false;                 ///< what was stored for it could not be used
@@ -122,6 +123,11 @@ struct IndexInfo {
   /// The options of `extra` but for the version, which stands first in a specification.
   void AppendExtra(BsonBuilder& out) const;
   bool is_multikey() const { return multikey.load(std::memory_order_relaxed) != 0; }
+  /// An index on measurements of a time series that has met arrays there, and whose entries do not
+  /// say what the buckets hold. Only indexes that an earlier version made meet any.
+  bool HasMeasuredArrays() const {
+    return (multikey.load(std::memory_order_relaxed) & measured) != 0;
+  }
 };
 using IndexInfoPtr = std::shared_ptr<const IndexInfo>;
 

@@ -52,8 +52,10 @@ Error ParallelArrays(std::string_view a, std::string_view b) {
           "cannot index parallel arrays [" + std::string(a) + "] [" + std::string(b) + "]"};
 }
 
+constexpr ErrorCode kAmbiguousPosition = LocationCode(16746);
+
 Error AmbiguousPosition(std::string_view field, std::string_view array) {
-  return {LocationCode(16746),
+  return {kAmbiguousPosition,
           "Ambiguous field name found in array (do not use numeric field names in embedded "
           "elements in an array), "
           "field: '" +
@@ -90,7 +92,11 @@ class KeyExtraction {
       fields[i].rest = index_.fields[i].path;
       fields[i].base = doc.AsValue();
     }
-    MAYFLY_TRY(Expand(std::move(fields)));
+    if (index_.measured == 0) {
+      MAYFLY_TRY(Expand(std::move(fields)));
+    } else {
+      MAYFLY_TRY(ExpandMeasured(std::move(fields)));
+    }
     if (out_.size() > 1) out_.SortUnique();
     return Ok();
   }
@@ -108,6 +114,24 @@ class KeyExtraction {
     EndKey();
     if (out_.budget_ != nullptr) --*out_.budget_;
     return true;
+  }
+
+  /// As Expand, for a bucket. Points with arrays in an indexed measurement are refused, but not
+  /// those that were there before an index of an earlier version: their buckets must still be
+  /// merged, and lose points. Where arrays leave a bucket without entries, they are not followed.
+  Result<void> ExpandMeasured(Fields fields) {
+    Result<void> r = Expand(fields);
+    if (r || (r.error().code != ErrorCode::kCannotIndexParallelArrays &&
+              r.error().code != kAmbiguousPosition))
+      return r;
+    out_.buffer_.clear();
+    out_.keys_.clear();
+    keep_arrays_ = true;
+    return Expand(std::move(fields));
+  }
+
+  bool KeepsArray(uint32_t field) const {
+    return keep_arrays_ && (index_.measured >> field & 1) != 0;
   }
 
   Result<void> Expand(Fields fields) {
@@ -129,6 +153,13 @@ class KeyExtraction {
       if (!r.value.IsArray()) {
         f.value = r.value;
         f.done = true;
+        continue;
+      }
+      if (KeepsArray(i)) [[unlikely]] {
+        // No plan uses such an index (HasMeasuredArrays), so any value will do.
+        f.value = kUndefinedValue;
+        f.done = true;
+        out_.multikey_ |= uint64_t{1} << i;
         continue;
       }
       if (array.missing()) {
@@ -257,6 +288,7 @@ class KeyExtraction {
   const IndexInfo& index_;
   KeySet& out_;
   size_t begin_ = 0, values_end_ = 0;
+  bool keep_arrays_ = false;  ///< no array of a measurement is followed
 };
 
 void KeySet::SortUnique() {

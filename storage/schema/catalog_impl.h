@@ -188,8 +188,8 @@ class CatalogImpl final : public OpenedCatalog {
   /// Errors: CannotCreateIndex 67 when the collection has as many as it may have.
   static Result<void> CheckRoomForIndex(const CollectionInfo& coll, const IndexInfo& spec);
   /// `empty`: of a collection without documents, so there is nothing to build.
-  static std::shared_ptr<IndexInfo> DefineIndex(const IndexInfo& spec, uint32_t id, bool empty,
-                                                Instant now);
+  static std::shared_ptr<IndexInfo> DefineIndex(const CollectionInfo& coll, const IndexInfo& spec,
+                                                uint32_t id, bool empty, Instant now);
   /// For collections of a transaction: moves the row of the next id ahead. Errors: the committer's.
   Result<uint32_t> TransactionId(Operation& op);
 

@@ -3,6 +3,7 @@
 #include "protocol/shown_namespace.h"
 #include "storage/catalog/index_conflict.h"
 #include "storage/catalog/index_keys.h"
+#include "storage/catalog/measured_index.h"
 #include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
 #include "storage/schema/catalog_impl.h"
@@ -24,10 +25,12 @@ Result<void> CatalogImpl::CheckRoomForIndex(const CollectionInfo& coll, const In
                                                   ShownNamespace(coll.ns) + " key:" + spec.name};
 }
 
-std::shared_ptr<IndexInfo> CatalogImpl::DefineIndex(const IndexInfo& spec, uint32_t id, bool empty,
+std::shared_ptr<IndexInfo> CatalogImpl::DefineIndex(const CollectionInfo& coll,
+                                                    const IndexInfo& spec, uint32_t id, bool empty,
                                                     Instant now) {
   auto index = std::make_shared<IndexInfo>(spec);
   index->id = id;
+  index->measured = MeasuredFields(coll, index->fields);
   index->keyspace = index->expire_after_seconds ? Keyspace::kExpiry : Keyspace::kIndexes;
   index->state = empty || !index->kind->maintained() ? IndexState::kReady : IndexState::kBuilding;
   index->multikey = 0;
@@ -60,7 +63,7 @@ Result<void> CatalogImpl::CreateIndexes(Operation& op, const CollectionInfo& col
           continue;
         }
         MAYFLY_TRY(CheckRoomForIndex(*next, spec));
-        std::shared_ptr<IndexInfo> index = DefineIndex(spec, id++, empty, op.now);
+        std::shared_ptr<IndexInfo> index = DefineIndex(*next, spec, id++, empty, op.now);
         if (index->state == IndexState::kBuilding) {
           if (!build) build = std::make_shared<IndexBuild>();
           build->ids.push_back(index->id);

@@ -86,7 +86,7 @@ Result<CollectionInfoPtr> CatalogImpl::CreateSeries(Operation& op, CollectionInf
   MAYFLY_TRY(IndexInfo spec, IndexOfSeries(*series.series));
   const uint32_t id = next_id_.fetch_add(3);
   auto with_index = std::make_shared<CollectionInfo>(*Define(std::move(of_buckets), op.now, id, 0));
-  with_index->indexes.push_back(DefineIndex(spec, id + 1, true, op.now));
+  with_index->indexes.push_back(DefineIndex(*with_index, spec, id + 1, true, op.now));
   const CollectionInfoPtr buckets = memory_.Charge(std::move(with_index));
   const CollectionInfoPtr coll = Define(std::move(series), op.now, id + 2, 0);
   MAYFLY_TRY(memory_.Check(nullptr, *buckets));

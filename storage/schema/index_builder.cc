@@ -3,6 +3,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/shown_namespace.h"
 #include "storage/catalog/index_keys.h"
+#include "storage/catalog/measured_index.h"
 #include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
 #include "storage/schema/catalog_impl.h"
@@ -154,6 +155,9 @@ class BuildScan {
       if (!DecodeRecord(it->value(), &doc, &expire_at)) return DamagedRecord(*coll);
       NewKeys keys;
       for (uint32_t i = 0; i < indexes.size(); ++i) {
+        if (indexes[i]->measured != 0) [[unlikely]] {
+          MAYFLY_TRY(CheckIndexedArrays(*coll, *indexes[i], doc, op_));
+        }
         MAYFLY_TRY(ExtractNewKeys(*indexes[i], doc, &set_));
         keys.Add(set_.size(), set_.bytes());
         if (keys.TooLarge()) [[unlikely]]

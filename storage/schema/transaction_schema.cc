@@ -102,7 +102,7 @@ Result<CollectionInfoPtr> CatalogImpl::CreateIndexesIn(WriteUnit& unit, Operatio
                          ShownNamespace(coll.ns) + " in a multi-document transaction."};
     MAYFLY_TRY(CheckRoomForIndex(*next, spec));
     MAYFLY_TRY(const uint32_t id, TransactionId(op));
-    next->indexes.push_back(DefineIndex(spec, id, true, op.now));
+    next->indexes.push_back(DefineIndex(*next, spec, id, true, op.now));
   }
   if (next->indexes.size() == before) return own ? own : FindById(coll.id);
   CollectionInfoPtr made = memory_.Charge(std::move(next));

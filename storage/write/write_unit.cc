@@ -8,6 +8,7 @@
 #include "protocol/bson_compare.h"
 #include "protocol/extended_json.h"
 #include "protocol/hex.h"
+#include "storage/catalog/measured_index.h"
 #include "storage/kv/read_once.h"
 #include "storage/read/visibility.h"
 #include "storage/write/archive.h"
@@ -178,6 +179,19 @@ Error DuplicateKeyError(const CollectionInfo& coll, std::string_view index_name,
   return {ErrorCode::kDuplicateKey, std::move(message), details.bytes()};
 }
 
+/// That the indexes of a time series may have a new bucket.
+static Result<void> CheckNewBucket(WriteUnit::Impl& u, const CollectionInfo& coll, BsonView doc) {
+  for (const IndexInfoPtr& index : coll.indexes) {
+    if (index->measured == 0) continue;
+    if (!u.merges_buckets) {
+      MAYFLY_TRY(CheckIndexedArrays(coll, *index, doc, *u.op, !u.keep_short));
+    } else if (index->state == IndexState::kBuilding) {
+      return Error{ErrorCode::kWriteConflict, "an index on measurements is being built"};
+    }
+  }
+  return Ok();
+}
+
 static Error DuplicateId(const CollectionInfo& coll, BsonValue id) {
   return DuplicateKeyError(coll,
                            coll.clustered() ? std::string_view(coll.clustered_index_name) : "_id_",
@@ -199,6 +213,7 @@ WriteUnit::~WriteUnit() {
 WriteUnit::WriteUnit(WriteUnit&&) noexcept = default;
 
 void WriteUnit::set_no_wait(bool on) { impl_->no_wait = on; }
+void WriteUnit::set_merges_buckets() { impl_->merges_buckets = true; }
 
 Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
                                std::optional<Instant> expire_at) {
@@ -211,6 +226,9 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
   MAYFLY_TRY(CheckStorable(doc));
   bson_check::Document(doc.bytes(), "an insert");
   BsonValue id = doc.First().value;
+  if (coll.is_buckets()) [[unlikely]] {
+    MAYFLY_TRY(CheckNewBucket(u, coll, doc));
+  }
 
   // Everything that can fail comes first; then it is staged, which cannot.
   u.record_key.clear();

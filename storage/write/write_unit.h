@@ -43,7 +43,7 @@ class WriteUnit {
   /// header. If a document past its deadline (storage/read/visibility.h) has the same `_id` or
   /// unique key, it is first removed as expired. The same goes for Update. Errors:
   /// DuplicateKey 11000 (details: keyPattern, keyValue), CannotIndexParallelArrays 171,
-  /// KeyTooLong.
+  /// KeyTooLong; Location5930501 (measured_index.h).
   Result<void> Insert(const CollectionInfo& coll, BsonView doc,
                       std::optional<Instant> expire_at = {});
 
@@ -57,6 +57,10 @@ class WriteUnit {
   /// Locks the record and reads its latest version (own writes included); false when it is gone.
   Result<bool> LockAndRead(const CollectionInfo& coll, std::string_view record_key, Locked* out);
 
+  /// From now on Insert gets buckets of points that the collection has already, merged anew: no
+  /// index refuses their arrays. While an index on measurements is built, Insert fails with
+  /// WriteConflict 112: the build could pass by points that it has yet to look at.
+  void set_merges_buckets();
   /// Replaces a locked document by `next` (same `_id`; lives until commit), changing only the index
   /// entries that differ.
   Result<void> Update(const CollectionInfo& coll, const Locked& current, BsonView next,

@@ -498,7 +498,7 @@ void WriteUnit::Impl::Reset() {
   met_transaction = nullptr;
   transactions_met = 0;
   op = nullptr;
-  no_wait = applied = keep_short = sorted = false;
+  no_wait = applied = keep_short = sorted = merges_buckets = false;
   applied_by = 0;
   collections.clear();
   for (auto& list : ops) list.clear();

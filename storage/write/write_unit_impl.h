@@ -120,6 +120,7 @@ struct WriteUnit::Impl {
   Operation* op = nullptr;
   LockOwner owner = 0;
   bool no_wait = false;
+  bool merges_buckets = false;
   bool keep_short = false;  ///< KeepShort: the two below hold
   int64_t keys_left = 0;    ///< may be below 0
 

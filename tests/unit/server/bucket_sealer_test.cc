@@ -84,10 +84,19 @@ struct Sealing {
                                     if (std::exchange(throws, false)) throw std::bad_alloc();
                                   }});
   }
-  /// One point, which makes a bucket. `told`: the sealer hears of it.
-  void Insert(bool told = true) {
+  Result<void> InsertBucket(BsonView bucket, bool old) {
+    Operation o(store.clock);
+    WriteUnit u(*store.storage, o);
+    if (old) u.set_merges_buckets();
+    MAYFLY_TRY(u.Insert(*buckets, bucket));
+    return store.storage->committer().Commit(std::move(u));
+  }
+  /// One point, which makes a bucket. `told`: the sealer hears of it. `v`: {v: …}, a measurement.
+  /// `old`: it was there before the indexes.
+  void Insert(bool told = true, std::string_view v = "{}", bool old = false) {
     const BsonDocument point = BuildBson([&](BsonBuilder& b) {
       b.Append("_id", next++).Append("t", Instant{1'700'000'000'000}).Append("m", "a");
+      b.AppendAll(testing::Json(v));
     });
     PointGroups groups(*buckets->series);
     REQUIRE(groups.Add(point));
@@ -95,7 +104,7 @@ struct Sealing {
     REQUIRE(made);
     std::vector<BucketSealer::Inserted> list;
     for (const PointGroups::Bucket& bucket : made.value()) {
-      REQUIRE(store.Insert(*buckets, BsonDocument(BsonView(bucket.document))));
+      REQUIRE(InsertBucket(BsonView(bucket.document), old));
       BucketSealer::Inserted& i = list.emplace_back();
       i.meta.assign(1, static_cast<char>(bucket.meta.type()));
       i.meta.append(bucket.meta.data(), bucket.meta.size());
@@ -207,6 +216,102 @@ TEST_CASE("A start finds all small buckets of a meta value, however many", "[ser
   CHECK(op.CheckInterruptNow());
   // A bucket that is more than four times as large as the rest is left alone.
   CHECK(s.Buckets() <= 3);
+}
+
+namespace {
+
+constexpr const char* kIndexOfV = R"({"key":{"control.min.v":1,"control.max.v":1}})";
+
+}  // namespace
+
+TEST_CASE("An index on a measurement is not built over an array between other values", "[series]") {
+  // It was, unless an array was the least and the greatest value of a bucket.
+  const auto built = [](std::initializer_list<std::string_view> points,
+                        std::string_view spec = kIndexOfV) {
+    Sealing s;
+    for (const std::string_view v : points) s.Insert(true, v);
+    Operation op(s.store.clock);
+    s.sealer->Settle(op);
+    REQUIRE(s.Buckets() == 1);
+    const auto r = s.store.catalog().CreateIndexes(*s.store.op, *s.buckets, {testing::Spec(spec)});
+    const CollectionInfoPtr now = s.store.Coll("system.buckets.w");
+    CHECK(now->indexes.size() == s.buckets->indexes.size() + (r ? 1 : 0));
+    s.store.RequireValid(now);
+    return r ? std::string() : r.error().message;
+  };
+  const std::string refused =
+      "Indexed measurement field contains an array value: 'v' of the index "
+      "'control.min.v_1_control.max.v_1'. Keep arrays out of the field, or do without the index";
+  CHECK(built({R"({"v":1})", R"({"v":[1]})"}) == refused);
+  CHECK(built({R"({"v":[1]})", R"({"v":true})"}) == refused);
+  CHECK(built({R"({"v":[1]})", R"({"v":[2]})"}) == refused);
+  CHECK(built({R"({"v":1})", R"({"v":[1]})", R"({"v":true})"}) == refused);
+  CHECK(built({R"({"v":1})", R"({"w":[1]})", R"({"v":true})"}).empty());
+  CHECK(built({R"({"v":1})", R"({"v":{"a":[1]}})", R"({"v":true})"}).empty());
+  const std::string_view of_x = R"({"key":{"control.min.v.x":1,"control.max.v.x":1},"name":"x"})";
+  const std::string refused_x =
+      "Indexed measurement field contains an array value: 'v.x' of the index 'x'. Keep arrays out "
+      "of the field, or do without the index";
+  CHECK(built({R"({"v":{"x":1}})", R"({"v":{"x":[2]}})"}, of_x) == refused_x);
+  CHECK(built({R"({"v":1})", R"({"v":{"x":[2]}})", R"({"v":true})"}, of_x) == refused_x);
+  CHECK(built({R"({"v":1})", R"({"v":[{"x":1}]})", R"({"v":true})"}, of_x) == refused_x);
+  CHECK(built({R"({"v":1})", R"({"v":{"x":[2]}})"}, of_x) == refused_x);
+  CHECK(built({R"({"v":1})", R"({"v":{"y":[2]}})", R"({"v":true})"}, of_x).empty());
+}
+
+TEST_CASE("A new bucket with an array under an index on it is refused, wherever it comes from",
+          "[series]") {
+  // One with an array beside scalars was taken from an archive's source.
+  Sealing s;
+  for (const std::string_view v : {R"({"v":1})", R"({"v":[1]})", R"({"v":true})"})
+    s.Insert(true, v);
+  Operation op(s.store.clock);
+  s.sealer->Settle(op);
+  const std::vector<std::string> mixed = s.store.Scan(s.buckets);
+  REQUIRE(mixed.size() == 1);
+  REQUIRE(s.store.Change(*s.buckets, testing::Json(mixed[0]), true));
+  REQUIRE(s.store.catalog().CreateIndexes(*s.store.op, *s.buckets, {testing::Spec(kIndexOfV)}));
+  s.buckets = s.store.Coll("system.buckets.w");
+  CHECK(testing::CodeOf(s.store.Insert(*s.buckets, mixed[0])) == LocationCode(5930501));
+}
+
+TEST_CASE("Arrays under an index of an earlier version stop no merge and no change of a bucket",
+          "[series]") {
+  // Sealing of that meta value and span stopped, and deletes failed with 171.
+  Sealing s;
+  REQUIRE(s.store.catalog().CreateIndexes(*s.store.op, *s.buckets, {testing::Spec(kIndexOfV)}));
+  s.buckets = s.store.Coll("system.buckets.w");
+  s.Insert(true, R"({"v":1})", true);
+  s.Insert(true, R"({"v":[1,2]})", true);
+  s.Insert(true, R"({"v":[3]})", true);
+  Operation op(s.store.clock);
+  s.sealer->Settle(op);
+  CHECK(s.warned == 0);
+  CHECK(s.Buckets() == 1);
+  const IndexInfoPtr index = s.buckets->FindIndex("control.min.v_1_control.max.v_1");
+  REQUIRE(index);
+  // So no plan uses it.
+  CHECK(index->HasMeasuredArrays());
+  s.store.RequireValid(s.buckets);
+
+  // What is left after a delete of the number.
+  s.Insert(false, R"({"v":[7]})", true);
+  const std::vector<std::string> all = s.store.Scan(s.buckets);
+  REQUIRE(all.size() == 2);
+  for (const std::string& bucket : all) {
+    const BsonDocument next = BuildBson([&](BsonBuilder& b) {
+      const BsonDocument was = testing::Json(bucket);
+      for (const BsonElement& e : was.view())
+        if (e.name != "control") b.Append(e);
+      BsonBuilder control = b.OpenDocument("control");
+      for (const char* side : {"min", "max"}) control.OpenDocument(side).OpenArray("v").Append(7);
+    });
+    CHECK(s.store.Change(*s.buckets, next, false));
+  }
+  s.store.RequireValid(s.buckets);
+  for (const std::string& bucket : all)
+    CHECK(s.store.Change(*s.buckets, testing::Json(bucket), true));
+  CHECK(s.store.CountEntries(*index) == 0);
 }
 
 TEST_CASE("Settling ends with its operation, whatever is left", "[series]") {

@@ -110,6 +110,26 @@ TEST_CASE("Index keys follow MongoDB's rules for paths and arrays", "[index_keys
   }
 }
 
+TEST_CASE("Arrays of measurements leave no bucket without entries", "[index_keys]") {
+  // What an index of an earlier version has met must still be deleted and merged.
+  const auto keys = [](std::string_view doc, uint64_t measured) {
+    IndexInfo index = Spec(R"({"key":{"m":1,"min":1,"max":1}})");
+    index.measured = measured;
+    KeySet set;
+    const Result<void> r = ExtractKeys(index, Json(doc), &set);
+    return std::tuple(r ? ErrorCode() : r.error().code, set.size(), set.multikey());
+  };
+  constexpr const char *kBoth = R"({"m":1,"min":[1],"max":[1,2]})",
+                       *kGreatest = R"({"m":1,"min":1,"max":[1,2]})",
+                       *kMeta = R"({"m":[1,2],"min":1,"max":[2]})";
+  CHECK(keys(kBoth, 0) == std::tuple(ErrorCode::kCannotIndexParallelArrays, 0u, 0u));
+  CHECK(keys(kBoth, 6) == std::tuple(ErrorCode(), 1u, 6u));
+  // Entries that there were already stay the same.
+  CHECK(keys(kGreatest, 0) == std::tuple(ErrorCode(), 2u, 4u));
+  CHECK(keys(kGreatest, 6) == std::tuple(ErrorCode(), 2u, 4u));
+  CHECK(keys(kMeta, 6) == std::tuple(ErrorCode(), 2u, 5u));
+}
+
 TEST_CASE("What cannot be indexed is refused with MongoDB's codes", "[index_keys]") {
   CHECK(Keys(R"({"key":{"a":1,"b":1}})", R"({"a":[1],"b":[2]})") ==
         "error 171 cannot index parallel arrays [b] [a]");
