@@ -383,6 +383,14 @@ def difference(want, got, sort, numbers):
     return None
 
 
+def has_array(doc, path):
+    for name in path.split("."):
+        doc = doc.get(name) if isinstance(doc, dict) else None
+        if isinstance(doc, list):
+            return True
+    return False
+
+
 class Round:
     def __init__(self, client, db, r, seals):
         self.client, self.db, self.r, self.make, self.seals = client, db, r, Maker(r), seals
@@ -403,6 +411,8 @@ class Round:
                 self.ok({"dropIndexes": "s", "index": {"m": 1, "t": 1}})
         self.points, self.next = {}, 0
         self.insert(r.randint(1, 250))
+        if r.random() < 0.3:
+            self.late_index(r.choice(["v", "w", "x.y"]), r.choice([1, -1]))
 
     def ok(self, command):
         reply = self.client.command(self.db, command)
@@ -412,6 +422,15 @@ class Round:
 
     def index(self, key):
         self.ok({"createIndexes": "s", "indexes": [{"key": key, "name": "_".join(f"{k}{v}" for k, v in key.items())}]})
+
+    def late_index(self, path, direction):
+        """An index on points that are there: refused if one has an array at the path, and only then."""
+        points = self.ok({"find": "o", "batchSize": 1000})["cursor"]["firstBatch"]
+        arrays = any(has_array(d, path) for d in points)
+        index = {"key": {path: direction}, "name": f"late_{path}{direction}"}
+        reply = self.client.command(self.db, {"createIndexes": "s", "indexes": [index]})
+        if reply.get("code", 0) not in (5930501 if arrays else 0, 85):  # 85: it is there by another name
+            sys.exit(f"{index} over {'arrays' if arrays else 'no arrays'}: {reply}")
 
     def insert(self, n):
         points = [self.make.point(self.next + i) for i in range(n)]
