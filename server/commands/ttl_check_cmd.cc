@@ -12,6 +12,7 @@
 #include "server/execution/ttl_status.h"
 #include "server/privileges/privileges.h"
 #include "storage/catalog/index_keys.h"
+#include "storage/catalog/measured_index.h"
 #include "storage/catalog/namespace.h"
 #include "storage/read/visibility.h"
 #include "storage/storage.h"
@@ -22,6 +23,37 @@ namespace mayfly {
 namespace {
 
 constexpr size_t kSamplesAReason = 5;
+
+/// Why a time series refuses to archive the points of another one, of which a bucket has arrays
+/// where it has an index; empty: it takes all of them. Reads buckets up to the first one refused.
+Result<std::string> RefusedPoints(CommandContext& ctx, const CollectionInfoPtr& coll,
+                                  const ArchiveTarget& target) {
+  Catalog& catalog = ctx.data.storage().catalog();
+  CollectionInfoPtr into = catalog.Find(target.db, target.collection);
+  if (into && into->is_series()) into = BucketsOf(catalog, *into);
+  if (!coll->is_buckets() || !into || !into->is_buckets()) return std::string();
+  std::vector<IndexInfoPtr> indexes;
+  for (const IndexInfoPtr& i : into->indexes)
+    if (i->measured != 0) indexes.push_back(i);
+  if (indexes.empty()) return std::string();
+  QuerySpec spec;
+  spec.coll = coll;
+  spec.ns = coll->ns;
+  spec.include_expired = true;
+  spec.fill_cache = false;
+  MAYFLY_TRY(std::unique_ptr<PlanExecutor> found,
+             MakeFindExecutor(ctx.data.storage(), ctx.op, std::move(spec)));
+  for (;;) {
+    MAYFLY_TRY(const PlanExecutor::State state, found->Next());
+    if (state == PlanExecutor::State::kEof) return std::string();
+    for (const IndexInfoPtr& i : indexes) {
+      Result<void> r = CheckIndexedArrays(*into, *i, found->input_doc(), ctx.op);
+      if (r) continue;
+      if (r.error().code != LocationCode(kIndexedArray)) return r.error();
+      return RefusedByArchive(*coll, *into, r.error());
+    }
+  }
+}
 
 Result<void> RunCheck(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
@@ -45,9 +77,11 @@ Result<void> RunCheck(CommandContext& ctx, const CommandRequest& req, BsonBuilde
     BsonBuilder archive = reply.OpenDocument("archive");
     archive.Append("into", JoinNamespace(target->db, target->collection));
     // It may have been named before it was there, as a dump does: nothing is removed until it is.
-    if (const std::string problem = ArchiveProblem(ctx.data.storage().catalog(), *coll);
-        !problem.empty())
-      archive.Append("problem", problem);
+    std::string problem = ArchiveProblem(ctx.data.storage().catalog(), *coll);
+    if (problem.empty()) {
+      MAYFLY_TRY(problem, RefusedPoints(ctx, coll, *target));
+    }
+    if (!problem.empty()) archive.Append("problem", problem);
   }
   // They are of another database than that of the rule.
   if (ctx.access == nullptr ||

@@ -6,7 +6,9 @@
 #include "protocol/database_name.h"
 #include "protocol/field_once.h"
 #include "protocol/object_id.h"
+#include "protocol/shown_namespace.h"
 #include "storage/catalog/index_keys.h"
+#include "storage/catalog/measured_index.h"
 #include "storage/catalog/namespace.h"
 #include "storage/write/transaction_unit.h"
 #include "storage/write/write_unit_impl.h"
@@ -155,6 +157,13 @@ std::string ArchiveProblem(Catalog& catalog, const CollectionInfo& coll) {
   return why == nullptr ? std::string() : std::string("it ") + why;
 }
 
+std::string RefusedByArchive(const CollectionInfo& from, const CollectionInfo& into,
+                             const Error& error) {
+  return "expired points of " + ShownNamespace(from.ns) + " are kept, because the archive " +
+         ShownNamespace(into.ns) + " refuses them: " + error.message +
+         ", or change onExpire with collMod";
+}
+
 Result<void> CheckArchiveUnderName(Catalog& catalog, const CollectionInfo& coll,
                                    std::string_view db, std::string_view name) {
   if (!LeadsTo(catalog, ArchiveTargetOf(coll), db, name)) return Ok();
@@ -284,14 +293,22 @@ Result<void> PutPoints(WriteUnit& unit, const CollectionInfo& from, const Collec
   return Ok();
 }
 
+/// A new bucket of the archive. Errors: as CopyToArchive.
+Result<void> InsertBucket(WriteUnit& unit, const CollectionInfo& from, const CollectionInfo& into,
+                          BsonView bucket) {
+  Result<void> r = unit.Insert(into, BsonView(unit.impl().arena.Copy(bucket.bytes())));
+  if (r || r.error().code != LocationCode(kIndexedArray)) return r;
+  return Error{r.error().code, RefusedByArchive(from, into, r.error())};
+}
+
 /// A bucket as it is. Errors: as CopyToArchive.
-Result<void> PutBucket(WriteUnit& unit, const CollectionInfo& into, BsonView bucket) {
-  WriteUnit::Impl& u = unit.impl();
+Result<void> PutBucket(WriteUnit& unit, const CollectionInfo& from, const CollectionInfo& into,
+                       BsonView bucket) {
   std::string key;
   AppendRecordKeyOfId(into.id, bucket.First().value, key);
   WriteUnit::Locked existing;
   MAYFLY_TRY(const bool found, unit.LockAndRead(into, key, &existing));
-  if (!found) return unit.Insert(into, BsonView(u.arena.Copy(bucket.bytes())));
+  if (!found) return InsertBucket(unit, from, into, bucket);
   if (existing.doc.bytes() == bucket.bytes()) return Ok();
   // Restored into both. Its number is not part of what it holds.
   std::string id(bucket.First().value.ObjectId().substr(0, 4)), own(8, '\0');
@@ -303,7 +320,7 @@ Result<void> PutBucket(WriteUnit& unit, const CollectionInfo& into, BsonView buc
     for (const BsonElement& e : bucket)
       if (e.name != "_id") b.Append(e);
   });
-  return unit.Insert(into, BsonView(u.arena.Copy(renamed.bytes())));
+  return InsertBucket(unit, from, into, renamed);
 }
 
 }  // namespace
@@ -331,7 +348,7 @@ Result<void> CopyToArchive(WriteUnit& unit, const ArchiveTarget& target, const C
   int64_t documents = 1;
   Result<void> r = Ok();
   if (into->is_buckets()) {
-    r = PutBucket(unit, *into, doc);
+    r = PutBucket(unit, from, *into, doc);
   } else if (series != nullptr) {
     documents = 0;
     r = PutPoints(unit, from, *into, doc, &documents);

@@ -35,6 +35,11 @@ Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue on_expire, Catalog&
 /// Why the archive of the collection takes no documents now; empty when it does, or there is none.
 std::string ArchiveProblem(Catalog& catalog, const CollectionInfo& coll);
 
+/// What to tell of a time series of which the archive, another one, refuses a bucket for its arrays
+/// (measured_index.h).
+std::string RefusedByArchive(const CollectionInfo& from, const CollectionInfo& into,
+                             const Error& error);
+
 /// Whether the collection may have this name, as far as its archive goes. Errors:
 /// GraphContainsCycle 5 when expired documents would come back to it.
 Result<void> CheckArchiveUnderName(Catalog& catalog, const CollectionInfo& coll,
@@ -47,8 +52,9 @@ Result<void> CheckArchiveUnderName(Catalog& catalog, const CollectionInfo& coll,
 /// collection go its points, each a document. Since several points may have the same `_id`, one
 /// whose `_id` another document of the archive has gets a new one.
 /// Errors: IllegalOperation 20 when the target is gone or takes no documents; DuplicateKey 11000 by
-/// another unique index; DocumentValidationFailure 121; WriteConflict 112. The document then stays
-/// where it is.
+/// another unique index; DocumentValidationFailure 121; Location5930501 by an index on
+/// measurements that a bucket's arrays do not fit; WriteConflict 112. The document then stays where
+/// it is.
 Result<void> CopyToArchive(WriteUnit& unit, const ArchiveTarget& target, const CollectionInfo& from,
                            BsonView doc);
 
