@@ -1,5 +1,6 @@
 #include "query/pipeline/accumulator.h"
 #include "tests/unit/query/pipeline_fixture.h"
+#include "timeseries/bucket_control.h"
 
 using namespace mayfly;
 using namespace mayfly::test;
@@ -416,5 +417,55 @@ TEST_CASE("Every stage's serialization parses to the same stage", "[pipeline]") 
     auto second = r.Open(once);
     if (!second) FAIL(once + ": " + second.error().message);
     CHECK(text(*second.value()) == once);
+  }
+}
+
+TEST_CASE("A cursor counts the points that a pipeline within its own has unpacked", "[pipeline]") {
+  // A bucket of a few bytes becomes many megabytes of points, which a limit for each client's
+  // cursors must see.
+  constexpr size_t kText = 100'000, kPoints = 200;
+  const std::string text(kText, 'x');
+  std::vector<BsonDocument> points;
+  std::vector<BsonView> views;
+  for (size_t i = 0; i < kPoints; ++i)
+    points.push_back(BuildBson([&](BsonBuilder& b) {
+      b.Append("t", Instant{static_cast<int64_t>(60'000 + i)}).Append("v", text);
+    }));
+  for (const BsonDocument& point : points) views.emplace_back(point);
+  const BsonDocument bucket = BuildBson([&](BsonBuilder& b) {
+    REQUIRE(AppendBucketDocument(b, views, {"t", ""}, std::string(12, 'b'), BsonValue(),
+                                 Instant{60'000}, BucketForm::kColumns));
+  });
+  REQUIRE(bucket.view().size() < 5 * kText);
+  const std::string unpack =
+      R"({"coll": "system.buckets.s", "from": "system.buckets.s", "as": "p", "pipeline": [)"
+      R"({"$_internalUnpackBucket": {"timeField": "t"}}]})";
+  const auto only = [&](std::initializer_list<std::string_view> names) {
+    const BsonDocument all = Json(unpack);
+    return ToRelaxedJson(BuildBson([&](BsonBuilder& b) {
+      for (const BsonElement& e : all.view())
+        if (std::find(names.begin(), names.end(), e.name) != names.end()) b.Append(e);
+    }));
+  };
+  for (const std::string& stages :
+       {R"([{"$unionWith": )" + only({"coll", "pipeline"}) + "}]",
+        R"([{"$lookup": )" + only({"from", "as", "pipeline"}) + R"(}, {"$unwind": "$p"}])"}) {
+    INFO(stages);
+    Runner r;
+    r.env.Insert("c", R"([{"_id": 1}])");
+    r.env.collections["system.buckets.s"].push_back(bucket);
+    auto opened = r.Open(stages);
+    if (!opened) FAIL(opened.error().message);
+    // Some 64 points are unpacked together then.
+    for (size_t i = 0; i < kPoints / 2; ++i) {
+      StreamDocument doc;
+      const Result<StreamState> state = opened.value()->Next(&doc);
+      REQUIRE(state);
+      REQUIRE(state.value() == StreamState::kAdvanced);
+    }
+    large_memory::Kept kept;
+    opened.value()->AddKept(&kept);
+    // $lookup itself keeps a megabyte or two for the next document with the same values.
+    CHECK(kept.bytes > 50 * kText);
   }
 }
