@@ -58,10 +58,10 @@ bool FitsBucket(Instant t, Instant floor, BucketSpan span);
 /// What the `_id` of a bucket from `floor` on begins with: its seconds, rounded down, as four
 /// bytes, the highest first. Seconds before 1970 and after 2106 wrap around. Threads: any.
 std::string BucketIdPrefix(Instant floor);
+/// 1970, and 2038-01-19T03:14:07.000Z.
+inline constexpr Instant kFirstExpiringDate{0}, kLastExpiringDate{int64_t{INT32_MAX} * 1000};
 /// Whether one point of this time suspends all expiry of its collection (manual: "Set up Automatic
-/// Removal for Time Series Collections"): before 1970, or after 2038-01-19T03:14:07.000Z.
-constexpr bool SuspendsExpiry(Instant t) {
-  return t.millis < 0 || t.millis > int64_t{INT32_MAX} * 1000;
-}
+/// Removal for Time Series Collections"): before the first of these dates, or after the last.
+constexpr bool SuspendsExpiry(Instant t) { return t < kFirstExpiringDate || t > kLastExpiringDate; }
 
 }  // namespace mayfly

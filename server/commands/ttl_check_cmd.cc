@@ -24,6 +24,17 @@ namespace {
 
 constexpr size_t kSamplesAReason = 5;
 
+/// Why nothing of a time series expires, and a filter for the points to delete: samples are of
+/// buckets, which say little of them.
+void AppendSuspension(const CollectionInfo& buckets, BsonBuilder& reply) {
+  reply.Append("suspended", kExpirySuspended);
+  BsonBuilder filter = reply.OpenDocument("suspendedBy");
+  BsonArrayBuilder either = filter.OpenArray("$or");
+  const std::string& time = buckets.series->time_field;
+  either.OpenDocument().OpenDocument(time).Append("$lt", kFirstExpiringDate);
+  either.OpenDocument().OpenDocument(time).Append("$gt", kLastExpiringDate);
+}
+
 /// Why a time series refuses to archive the points of another one, of which a bucket has arrays
 /// where it has an index; empty: it takes all of them. Reads buckets up to the first one refused.
 Result<std::string> RefusedPoints(CommandContext& ctx, const CollectionInfoPtr& coll,
@@ -70,8 +81,7 @@ Result<void> RunCheck(CommandContext& ctx, const CommandRequest& req, BsonBuilde
     for (size_t i = 1; i < c.never.size(); ++i)
       if (c.never[i] > 0) never.Append(NeverExpiresName(static_cast<NeverExpires>(i)), c.never[i]);
   }
-  if (c.never[static_cast<size_t>(NeverExpires::kSuspended)] > 0)
-    reply.Append("suspended", kExpirySuspended);
+  if (c.never[static_cast<size_t>(NeverExpires::kSuspended)] > 0) AppendSuspension(*coll, reply);
   if (const std::optional<ArchiveTarget> target = ArchiveTargetOf(*coll)) {
     // Shown even if all is well: the rule continues if its creator loses the right to write there.
     BsonBuilder archive = reply.OpenDocument("archive");
