@@ -64,8 +64,9 @@ std::string PrefixEnd(std::string_view prefix);
 std::string CollectionRowKey(uint32_t id);
 BsonDocument EncodeCollectionRow(const CollectionInfo& coll);
 /// Everything but counters and multikey marks. Compiles filters with `compile` (may be null when
-/// there are none). Errors: InternalError 1 when the row cannot be read, or what the filter
-/// compiler says.
+/// there are none); a validator that it refuses, because an earlier version took it, lets no
+/// document through. Errors: InternalError 1 when the row cannot be read, or what the filter
+/// compiler says of an index.
 Result<std::shared_ptr<CollectionInfo>> DecodeCollectionRow(std::string_view key,
                                                             std::string_view value,
                                                             const FilterCompiler& compile,

@@ -31,6 +31,12 @@ CollectionKind KindOfRow(BsonView row) {
   return capped ? CollectionKind::kCapped : CollectionKind::kOrdinary;
 }
 
+/// Stands for a validator that an earlier version took and this one does not.
+class RefusesAll : public RecordFilter {
+ public:
+  bool Matches(BsonView) const override { return false; }
+};
+
 std::string Text(BsonView row, std::string_view field) {
   BsonValue v = row[field];
   return v.IsString() ? std::string(v.String()) : std::string();
@@ -220,7 +226,9 @@ Result<std::shared_ptr<CollectionInfo>> DecodeCollectionRow(std::string_view key
   c->validation_moderate = True(row, "moderate");
   if (!c->validator.view().empty() && True(row, "validate")) {
     if (!compile) return Corrupt(key, "a validator, but no filter compiler is set");
-    MAYFLY_TRY(c->validator_filter, compile(c->validator, false));
+    auto filter = compile(c->validator, false);
+    // The other collections stay readable, and collMod can give this one another validator.
+    c->validator_filter = filter ? filter.value() : std::make_shared<const RefusesAll>();
   }
   if (!row["indexes"].IsArray()) return Corrupt(key, "no indexes");
   for (const BsonElement& e : row["indexes"].Document()) {

@@ -272,6 +272,25 @@ TEST_CASE("A damaged catalog row stops the opening and is named", "[catalog]") {
   CHECK(opened.error().message.find("corrupt catalog row 'collection/") != std::string::npos);
 }
 
+TEST_CASE("A validator that this version does not take stops no start, and lets nothing through",
+          "[catalog]") {
+  CatalogStore s;
+  CollectionInfo definition = *s.Make();
+  definition.validator = Json(R"({"a": 1})");
+  definition.validator_filter = CompileEqualFilter(definition.validator, false).value();
+  const BsonDocument row = EncodeCollectionRow(definition);
+  auto read = DecodeCollectionRow(
+      CollectionRowKey(definition.id), row.bytes(),
+      [](BsonView, bool) -> Result<std::shared_ptr<const RecordFilter>> {
+        return Error{LocationCode(40413), "BSON field '$options' is a duplicate field"};
+      },
+      Instant{0});
+  REQUIRE(read);
+  REQUIRE(read.value()->validator_filter);
+  CHECK_FALSE(read.value()->validator_filter->Matches(Json(R"({"a": 1})")));
+  CHECK(read.value()->validator.view()["a"].NumberAsInt64() == 1);
+}
+
 TEST_CASE("A capped collection never exceeds its limits and keeps the newest",
           "[catalog][capped]") {
   CatalogStore s;
