@@ -169,8 +169,8 @@ class Transactions {
   Transaction* Running(const CommandContext& ctx);
 
   /// Aborts those that are open: of some sessions; of one, with a lower number (an atomic load
-  /// while there are none at all), and says whether `number` is that of its latest transaction; all;
-  /// those past their time.
+  /// while there are none at all), and says whether `number` is that of its latest transaction;
+  /// all; those past their time.
   void AbortSessions(const std::function<bool(std::string_view session)>& of);
   bool AbortBefore(std::string_view session, int64_t number);
   void AbortAll(TransactionEnd why);

@@ -111,8 +111,8 @@ class Visibility {
 /// Why rules of a time series do nothing once there was a point of such a date (docs/expiry.md S1).
 inline constexpr const char* kExpirySuspended =
     "a point before 1970 or after 2038-01-19T03:14:07Z was stored: nothing of this time series "
-    "expires; delete such points, then set its expireAfterSeconds with collMod to what it is, or to "
-    "'off' if only TTL indexes have one";
+    "expires; delete such points, then set its expireAfterSeconds with collMod to what it is, or "
+    "to 'off' if only TTL indexes have one";
 /// Null if the index can expire documents: what a rule of the reaper and of reads needs. Else why
 /// not.
 const char* CheckTtlRule(const CollectionInfo& coll, const IndexInfo& index);
