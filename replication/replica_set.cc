@@ -243,15 +243,17 @@ uint64_t ReplicaSet::OperationTime() {
 }
 
 Result<std::shared_ptr<ReadPoint>> ReplicaSet::TakeReadPoint() {
-  // applied_ts() is behind what can be seen already. The row is of the same batch as the records.
-  for (uint64_t ts = applied_ts();;) {
-    std::shared_ptr<ReadPoint> point = ReadPoint::Take(storage_, ts);
+  // last_applied() is behind what can be seen already. The row is of the same batch as the records.
+  for (OpTime at = last_applied();;) {
+    // Its clock is that of its newest record, and not this member's: every member hides the same.
+    const Instant now = at.ts == 0 ? clock_.Now() : Instant{at.wall_millis};
+    std::shared_ptr<ReadPoint> point = ReadPoint::Take(storage_, at.ts, now);
     // No later entry has begun to be applied: the row's content is known.
-    if (applying_ts_.load(std::memory_order_acquire) == ts) return point;
+    if (applying_ts_.load(std::memory_order_acquire) == at.ts) return point;
     OpTime newest{};
     MAYFLY_TRY(ReadApplied(point->View()->snapshot().get(), &newest));
-    if (newest.ts == ts) return point;
-    ts = newest.ts;  // again only if more has been applied meanwhile
+    if (newest.ts == at.ts) return point;
+    at = newest;  // again only if more has been applied meanwhile
   }
 }
 

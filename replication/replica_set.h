@@ -214,8 +214,8 @@ class ReplicaSet final : public StateMachine {
   /// same session.
   uint64_t OperationTime();
   uint64_t applied_ts() const { return applied_ts_.load(std::memory_order_acquire); }
-  /// A point in time of what is applied here. Its time is that of the newest record in it, so that
-  /// each member shows the same at this time. Errors: as KvStore::Get.
+  /// A point in time of what is applied here. Its time and its clock are those of the newest record
+  /// in it, so that each member shows the same at this time. Errors: as KvStore::Get.
   Result<std::shared_ptr<ReadPoint>> TakeReadPoint();
   uint64_t applied_index() const { return applied_index_.load(std::memory_order_acquire); }
   /// Changes from other members. Any thread.

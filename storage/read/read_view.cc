@@ -70,8 +70,8 @@ bool ReadView::OwnDeadlines(const CollectionInfo& coll) const {
   return own_ != nullptr && own_->Deadlines(coll);
 }
 
-std::shared_ptr<ReadPoint> ReadPoint::Take(Storage& storage, uint64_t ts) {
-  std::shared_ptr<ReadPoint> p(new ReadPoint(ts));
+std::shared_ptr<ReadPoint> ReadPoint::Take(Storage& storage, uint64_t ts, Instant now) {
+  std::shared_ptr<ReadPoint> p(new ReadPoint(ts, now));
   for (;;) {
     // What the catalog names must be in the store's part. It is, if nothing was dropped in between:
     // the data of what is dropped goes after the catalog has changed.

@@ -108,18 +108,22 @@ using ReadViewPtr = std::shared_ptr<const ReadView>;
 /// the point is released, at the latest with its last holder. Threads: any.
 class ReadPoint : public std::enable_shared_from_this<ReadPoint> {
  public:
-  /// The present point. `ts`: the set's time that it stands for; 0: none. The catalog is never
-  /// newer than the store's part: all it names exists.
-  static std::shared_ptr<ReadPoint> Take(Storage& storage, uint64_t ts);
+  /// The present point. `ts`: the set's time that it stands for; 0: none. `now`: the clock of that
+  /// time. The catalog is never newer than the store's part: all it names exists.
+  static std::shared_ptr<ReadPoint> Take(Storage& storage, uint64_t ts, Instant now = {});
   uint64_t ts() const { return ts_; }
+  /// The reading of the clock by which each read at this point hides what is past its deadline,
+  /// whenever and on whichever member it reads (docs/expiry.md, X10).
+  Instant now() const { return now_; }
   /// Null once it was released.
   ReadViewPtr View();
   void Release();
   bool held() const;
 
  private:
-  explicit ReadPoint(uint64_t ts) : ts_(ts) {}
+  ReadPoint(uint64_t ts, Instant now) : ts_(ts), now_(now) {}
   const uint64_t ts_;
+  const Instant now_;
   mutable std::mutex mutex_;
   KvSnapshotPtr snapshot_;
   std::shared_ptr<const CatalogMoment> catalog_;

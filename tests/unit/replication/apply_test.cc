@@ -43,6 +43,28 @@ TEST_CASE("What the log says makes another member the same, in memory and on dis
   }
 }
 
+TEST_CASE("A point in time has the clock of its newest record, whenever it is asked for",
+          "[replication]") {
+  Member m;
+  m.Lead();
+  const CollectionInfoPtr c = m.Make("c");
+  REQUIRE(m.Insert(c, {Json(R"({"_id": 1})")}));
+  const test::Deadline deadline;
+  while (m.set->last_applied().ts != m.set->committer().last_ts() && deadline.Holds())
+    std::this_thread::yield();
+  const auto point = m.set->TakeReadPoint().value();
+  CHECK(point->ts() == m.set->last_applied().ts);
+  CHECK(point->now().millis == m.set->last_applied().wall_millis);
+  m.clock.Advance(60'000);
+  const auto again = m.set->TakeReadPoint().value();
+  CHECK(again->ts() == point->ts());
+  CHECK(again->now() == point->now());
+  // The time goes on with the log.
+  m.op = std::make_unique<Operation>(m.clock);
+  REQUIRE(m.Insert(c, {Json(R"({"_id": 2})")}));
+  CHECK(m.set->TakeReadPoint().value()->now().millis >= point->now().millis + 60'000);
+}
+
 TEST_CASE("What is written into the log is what every member reads that has said so",
           "[replication]") {
   const auto of = [](std::initializer_list<std::pair<bool, const char*>> list) {
