@@ -248,7 +248,7 @@ Profiler::Verdict Profiler::Judge(const FinishedOperation& f) const {
   if (!active()) return v;
   const Settings s = Get(db);
   if (s.filter) {
-    const BsonDocument d = Describe(f, f.op.now);
+    const BsonDocument d = Describe(f, f.op.clock().Now());
     Operation judging(f.op.clock());
     judging.deadline_micros = f.op.clock().MonotonicMicros() + kMaxFilterMicros;
     EvalContext eval;
@@ -268,7 +268,7 @@ Profiler::Verdict Profiler::Judge(const FinishedOperation& f) const {
 BsonDocument Profiler::Describe(const FinishedOperation& f, Instant now) {
   const ShownCommand shown = ShownOf(f);
   return BuildBson([&](BsonBuilder& b) {
-    b.AppendObjectId("_id", NewObjectId(f.op.now));
+    b.AppendObjectId("_id", NewObjectId(now));  // the operation may read by an older clock
     b.Append("op", f.report.op).Append("ns", ProfiledNamespace(f));
     AppendProfiledCommand(f, shown, b);
     AppendOriginating(f, shown.of_users(), b);
