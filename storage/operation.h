@@ -83,8 +83,10 @@ class Operation {
       uses_.emplace_back(owner, &counter);
   }
 
-  Instant now;        ///< the clock reading for all this operation does; set by ReadClock alone
-  const uint64_t id;  ///< as currentOp shows it
+  /// The clock reading for all this operation does: of when it began or, if it reads at a point in
+  /// time that is older, of that point (ReadPoint::now) or transaction.
+  Instant now;
+  const uint64_t id;                        ///< as currentOp shows it
   std::atomic<int32_t> kill_code{0};        ///< 0, or the ErrorCode to stop with
   std::atomic<bool> waits_for_lock{false};  ///< set by LockWait
   /// It reads documents that have credentials, by whatever name or view: neither its command nor

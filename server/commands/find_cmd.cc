@@ -323,6 +323,8 @@ Result<CheckedOutCursor> TakeCursor(CommandContext& ctx, const CommandRequest& r
     Result<ReadViewPtr> view = ctx.data.snapshot_reads().Continue(*client->point);
     if (!view) return std::move(view).error();
     ctx.op.view = std::move(view).value();
+    // The batches of one cursor hide the same, whenever they come.
+    ctx.op.now = client->point->now();
   }
   if (ctx.data.fail_points().any()) [[unlikely]] {
     if (auto fired = ctx.data.fail_points().Fire("failGetMoreAfterCursorCheckout")) {

@@ -12,6 +12,9 @@
 #include "security/time_keys.h"
 #include "server/dispatch/io_timer.h"
 #include "server/dispatch/server_context.h"
+#include "storage/catalog/catalog.h"
+#include "storage/catalog/expire_reads.h"
+#include "storage/read/visibility.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -423,9 +426,67 @@ Awaitable<Result<void>> ConfirmLeads(CommandContext& ctx) {
   co_return Ok();
 }
 
+/// Whether reads hide points of the time series before their bucket is due.
+bool HidesPoints(const ExpiryPolicy& policy, const CollectionInfo& coll) {
+  if (!coll.is_buckets() || !coll.HasTtlRules()) return false;
+  const bool by_default = policy.index_reads_exact_default.load(std::memory_order_relaxed);
+  return HidesDue(ExpireReadsOf(coll), by_default) ||
+         std::any_of(coll.indexes.begin(), coll.indexes.end(), [&](const IndexInfoPtr& i) {
+           return i->expire_after_seconds && HidesDue(i->expire_reads, by_default);
+         });
+}
+
+/// Whether a read at this time may hide something, whichever collections it reads. Costs a few
+/// loads for each collection.
+bool MayHideAnything(Storage& storage, Instant now) {
+  for (const CollectionInfoPtr& c : storage.catalog().ListAll()) {
+    if (c->is_view() || c->source != nullptr) continue;
+    if (Visibility(storage, *c, now).MayHide() || HidesPoints(storage.expiry_policy(), *c))
+      return true;
+  }
+  return false;
+}
+
+/// Lets the log's time pass that of the operation, with a note where nothing else is written. What
+/// fell due since the newest entry is then hidden at the log's time too, on every member. Errors:
+/// as CommandContext::CheckNow.
+Awaitable<Result<void>> TakeLogTimeToNow(CommandContext& ctx, ReplicaSet& set) {
+  const uint64_t behind = set.committer().TimestampBehind(ctx.op.now.millis);
+  while (set.applied_ts() < behind && set.writable()) {
+    CollectionNotifier::Watch watch(ctx.server.notifier(),
+                                    static_cast<uint32_t>(ReplEvent::kApplied));
+    if (set.applied_ts() >= behind) break;
+    MAYFLY_CO_TRY(co_await watch.WaitFor(ctx, ctx.server.clock().MonotonicMicros() + 1'000'000));
+  }
+  co_return Ok();
+}
+
+/// The view of a snapshot read, and its clock.
+Awaitable<Result<void>> OpenSnapshot(CommandContext& ctx, ReplicaSet& set, bool transaction) {
+  // The clock of a point is its newest entry's: it may be long past, and what a read of the present
+  // shows must not be.
+  bool its_clock = ctx.at_cluster_time != 0;
+  if (!its_clock && !transaction) {
+    its_clock = true;
+    if (set.writable() && set.last_applied().wall_millis < ctx.op.now.millis) {
+      co_await ctx.MoveToWorker();  // there may be many collections
+      its_clock = MayHideAnything(ctx.server.storage(), ctx.op.now);
+      co_await ctx.MoveToIo();
+      // Where nothing can be hidden both clocks show the same.
+      if (its_clock) {
+        MAYFLY_CO_TRY(co_await TakeLogTimeToNow(ctx, set));
+      }
+    }
+  }
+  MAYFLY_CO_TRY(ctx.op.view, ctx.server.snapshot_reads().Open(set, ctx.at_cluster_time));
+  ctx.op.read_ts = ctx.op.view->point()->ts();
+  if (its_clock) ctx.op.now = ctx.op.view->point()->now();
+  co_return Ok();
+}
+
 }  // namespace
 
-Awaitable<Result<void>> WaitBefore(CommandContext& ctx) {
+Awaitable<Result<void>> WaitBefore(CommandContext& ctx, bool transaction) {
   ReplicaSet& set = *ctx.server.replica_set();
   if (ctx.read_concern == ReadConcernLevel::kLinearizable) {
     if (!set.writable())
@@ -465,11 +526,8 @@ Awaitable<Result<void>> WaitBefore(CommandContext& ctx) {
   // Documents that were hidden from the session before must be hidden here too, after this
   // secondary has caught up.
   ctx.op.ReadClock();
-  if (ctx.read_concern == ReadConcernLevel::kSnapshot) {
-    MAYFLY_CO_TRY(ctx.op.view, ctx.server.snapshot_reads().Open(set, ctx.at_cluster_time));
-    ctx.op.read_ts = ctx.op.view->point()->ts();
-  }
-  co_return Ok();
+  if (ctx.read_concern != ReadConcernLevel::kSnapshot) co_return Ok();
+  co_return co_await OpenSnapshot(ctx, set, transaction);
 }
 
 bool WriteConcernAppliesToError(const Operation& op, ErrorCode code) {

@@ -125,8 +125,10 @@ Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonVi
                               bool transaction = false);
 /// Whether WaitBefore has something to wait for.
 bool MustWaitBefore(ReplicaSet& set, const CommandContext& ctx);
-/// afterClusterTime, linearizable. Errors: as CommandContext::CheckNow, and the consensus engine's.
-Awaitable<Result<void>> WaitBefore(CommandContext& ctx);
+/// afterClusterTime, linearizable, and a snapshot read's point in time, whose clock becomes the
+/// operation's. `transaction`: of a command that runs in one. Errors: as CommandContext::CheckNow,
+/// the consensus engine's, and those of SnapshotReads::Open.
+Awaitable<Result<void>> WaitBefore(CommandContext& ctx, bool transaction);
 /// Whether the write concern needs a wait beyond the majority that every write has. A write that
 /// changed nothing has no entry in the log: with an explicit w: "majority", this member confirms
 /// that it still leads, so that "nothing matched" does not come from a replaced primary.

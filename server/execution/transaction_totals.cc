@@ -142,7 +142,7 @@ TransactionView Transactions::ViewOf(const Transaction& t, int64_t now_micros) c
   v.connection_id = t.connection_id_;
   v.read_concern = t.read_concern_;
   v.read_ts = t.point_ts_;
-  v.began = t.now_;
+  v.began = t.began_;
   v.open_micros = now_micros - t.began_micros_;
   v.lifetime_secs = server_.snapshot_reads().transaction_parameters().lifetime_secs.load();
   v.costs = t.costs_;

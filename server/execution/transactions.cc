@@ -245,6 +245,7 @@ Result<void> Transactions::StartLocked(CommandContext& ctx, const CommandRequest
   t->reign_ = server_.replica_set()->committer().Reign();
   t->event_ = kFirstCommitEvent + next_event_.fetch_add(1) % kCommitEvents;
   t->now_ = ctx.op.now;
+  t->began_ = server_.clock().Now();
   t->began_micros_ = t->active_since_ = server_.clock().MonotonicMicros();
   t->connection_id_ = ctx.client != nullptr ? ctx.client->connection_id : 0;
   list_.push_back(*t);
@@ -678,7 +679,7 @@ void Transactions::Sweep() {
   const int64_t micros = server_.clock().MonotonicMicros() - limit * 1'000'000;
   const int64_t millis = server_.clock().Now().millis - limit * 1000;
   AbortWhere(
-      [&](const Transaction& t) { return t.began_micros_ <= micros || t.now_.millis <= millis; },
+      [&](const Transaction& t) { return t.began_micros_ <= micros || t.began_.millis <= millis; },
       ErrorCode::kTransactionExceededLifetimeLimitSeconds, TransactionEnd::kLifetime);
   // Nobody asks for the outcome of transactions whose sessions have ended.
   std::lock_guard l(mutex_);

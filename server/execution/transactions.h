@@ -78,7 +78,8 @@ class Transaction : public std::enable_shared_from_this<Transaction>,
   TransactionEnd doom_ = TransactionEnd::kSession;  ///< and why
   uint64_t epoch_ = 0;              ///< SessionRegistry::transaction_epoch() when it began
   std::atomic<uint64_t> reign_{0};  ///< the committer's when it began
-  Instant now_;                     ///< its one reading of the clock
+  Instant now_;    ///< its one reading of the clock: of its beginning, or of its atClusterTime
+  Instant began_;  ///< for its lifetime, and as it is shown
   int64_t began_micros_ = 0;
   uint64_t read_ts_ = 0;
   bool failed_ = false;

@@ -413,7 +413,7 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
   }
   ReplicaSet* const set = server_.replica_set();
   if (set != nullptr && result && replication_gate::MustWaitBefore(*set, ctx))
-    result = co_await replication_gate::WaitBefore(ctx);
+    result = co_await replication_gate::WaitBefore(ctx, InTransaction(s));
   Transactions::Taken transaction(ctx);
   bool ran = false;
   // From here on whatever throws is an answer: the transaction must know that its command is over.
