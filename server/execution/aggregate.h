@@ -23,8 +23,8 @@ struct ResolvedView {
   bool is_view = false;
 };
 /// A collection, or a name that nobody has, is its own answer. Errors also: those of looking up
-/// each collection on the way, ViewPipelineMaxSizeExceeded when all pipelines exceed 16 MB, those of
-/// CheckTransactionView.
+/// each collection on the way, ViewPipelineMaxSizeExceeded when all pipelines exceed 16 MB, those
+/// of CheckTransactionView.
 Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::string_view db,
                                  std::string_view collection, const ExpiryPolicy& policy,
                                  bool include_expired);

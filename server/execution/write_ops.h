@@ -183,8 +183,8 @@ class WriteCommand {
   Result<void> RefuseExpiryOfPoints(const ExpirySetting& setting) const;
   /// TryStageInsert for points: they become new buckets, and none is rewritten.
   std::optional<Result<void>> TryStagePoints(std::span<const BsonView> documents, WriteUnit& unit);
-  /// That a bucket with another meta value may be in the partial indexes that it comes into. Errors:
-  /// as CheckIndexedArrays.
+  /// That a bucket with another meta value may be in the partial indexes that it comes into.
+  /// Errors: as CheckIndexedArrays.
   Result<void> CheckMovedBucket(BsonView was, BsonView is) const;
   Result<int64_t> InsertPoints(std::span<const BsonView> documents,
                                const std::function<bool(size_t, Error)>& failed);

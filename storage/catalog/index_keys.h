@@ -90,8 +90,8 @@ Result<void> ExtractKeys(const IndexInfo& index, BsonView doc, KeySet* out);
 ///   missing.
 /// Errors: CannotIndexParallelArrays 171 (two fields go through different arrays), Location16746 (a
 /// numeric path part is both a position in an array and a field name in one of its elements).
-/// CannotBuildIndexKeys 201: the keys take more than kMaxKeyBytes. Arrays of measurements in buckets
-/// are no reason for either of the first two: see IndexInfo::HasMeasuredArrays.
+/// CannotBuildIndexKeys 201: the keys take more than kMaxKeyBytes. Arrays of measurements in
+/// buckets are no reason for either of the first two: see IndexInfo::HasMeasuredArrays.
 Result<void> ExtractOrdinaryKeys(const IndexInfo& index, BsonView doc, KeySet* out);
 inline constexpr size_t kMaxKeyBytes = size_t{32} << 20;
 
