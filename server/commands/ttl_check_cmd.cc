@@ -12,11 +12,11 @@
 #include "server/execution/ttl_status.h"
 #include "server/privileges/privileges.h"
 #include "storage/catalog/index_keys.h"
-#include "storage/catalog/measured_index.h"
 #include "storage/catalog/namespace.h"
 #include "storage/read/visibility.h"
 #include "storage/storage.h"
 #include "storage/write/archive.h"
+#include "storage/write/indexed_arrays.h"
 #include "timeseries/bucket_control.h"
 
 namespace mayfly {

@@ -13,7 +13,7 @@
 #include "server/execution/write_ops.h"
 #include "server/execution/write_parts.h"
 #include "storage/catalog/index_keys.h"
-#include "storage/catalog/measured_index.h"
+#include "storage/write/indexed_arrays.h"
 #include "storage/write/inline_unit.h"
 #include "timeseries/bucket_control.h"
 #include "timeseries/bucket_span.h"

@@ -1,7 +1,6 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
 #include "storage/catalog/catalog_format.h"
-#include "storage/catalog/measured_index.h"
 #include "storage/catalog/namespace.h"
 #include "storage/keys/key_format.h"
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -91,7 +92,7 @@ struct IndexInfo {
   BsonDocument key;  ///< as given: {a: 1, "b.c": -1}
   std::vector<IndexField> fields;
   const IndexKind* kind = &OrdinaryIndex();  ///< KindOfKey(fields); a row of a table
-  uint64_t measured = 0;                     ///< MeasuredFields of measured_index.h
+  uint64_t measured = 0;                     ///< MeasuredFields
   bool unique = false, sparse = false, hidden = false;
   std::optional<int32_t> expire_after_seconds;  ///< a TTL index when set
   bool expiry_repaired = false;                 ///< what was stored for it could not be used
@@ -290,5 +291,11 @@ Error DamagedEntry(const CollectionInfo& coll, const IndexInfo& index);
 /// Whether a collection's options say `changeStreamPreAndPostImages: {enabled: true}`:
 /// CollectionInfo::pre_images.
 bool KeepsPreImages(BsonView options);
+
+/// Bit i: field i of an index of this collection is the least or greatest value of a measurement
+/// (`control.min.v`, `control.max.v`; the time is none). 0 unless these are buckets.
+uint64_t MeasuredFields(const CollectionInfo& coll, std::span<const IndexField> fields);
+/// The measurement of such a field: `v`.
+std::string_view MeasuredField(const IndexField& field);
 
 }  // namespace mayfly

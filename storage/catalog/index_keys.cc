@@ -130,6 +130,14 @@ class KeyExtraction {
     return Expand(std::move(fields));
   }
 
+  /// The value of an open field, or the first array on its path.
+  static Resolved Reach(const Field& f) {
+    if (!f.base_is_array)
+      return f.base.IsDocument() ? Resolve(f.base.Document(), f.rest) : Resolved{};
+    if (f.rest.empty() || f.base.IsArray()) return {f.base, f.name, f.rest};
+    return f.base.IsDocument() ? Resolve(f.base.Document(), f.rest) : Resolved{};
+  }
+
   bool KeepsArray(uint32_t field) const {
     return keep_arrays_ && (index_.measured >> field & 1) != 0;
   }
@@ -142,14 +150,7 @@ class KeyExtraction {
     for (uint32_t i = 0; i < fields.size(); ++i) {
       Field& f = fields[i];
       if (f.done) continue;
-      Resolved r;
-      if (f.base_is_array) {
-        r = {f.base, f.name, f.rest};
-        if (!r.rest.empty() && !r.value.IsArray())
-          r = r.value.IsDocument() ? Resolve(r.value.Document(), r.rest) : Resolved{};
-      } else if (f.base.IsDocument()) {
-        r = Resolve(f.base.Document(), f.rest);
-      }
+      const Resolved r = Reach(f);
       if (!r.value.IsArray()) {
         f.value = r.value;
         f.done = true;

@@ -3,7 +3,6 @@
 #include "protocol/shown_namespace.h"
 #include "storage/catalog/index_conflict.h"
 #include "storage/catalog/index_keys.h"
-#include "storage/catalog/measured_index.h"
 #include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
 #include "storage/schema/catalog_impl.h"

@@ -3,10 +3,10 @@
 #include "protocol/bson_builder.h"
 #include "protocol/shown_namespace.h"
 #include "storage/catalog/index_keys.h"
-#include "storage/catalog/measured_index.h"
 #include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
 #include "storage/schema/catalog_impl.h"
+#include "storage/write/indexed_arrays.h"
 #include "storage/write/write_unit_impl.h"
 
 namespace mayfly {

@@ -36,7 +36,7 @@ Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue on_expire, Catalog&
 std::string ArchiveProblem(Catalog& catalog, const CollectionInfo& coll);
 
 /// What to tell of a time series of which the archive, another one, refuses a bucket for its arrays
-/// (measured_index.h).
+/// (indexed_arrays.h).
 std::string RefusedByArchive(const CollectionInfo& from, const CollectionInfo& into,
                              const Error& error);
 

@@ -8,12 +8,12 @@
 #include "protocol/bson_compare.h"
 #include "protocol/extended_json.h"
 #include "protocol/hex.h"
-#include "storage/catalog/measured_index.h"
 #include "storage/kv/read_once.h"
 #include "storage/read/visibility.h"
 #include "storage/write/archive.h"
 #include "storage/write/capped.h"
 #include "storage/write/document_diff.h"
+#include "storage/write/indexed_arrays.h"
 #include "storage/write/tombstone.h"
 #include "storage/write/write_unit_impl.h"
 

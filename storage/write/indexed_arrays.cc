@@ -1,7 +1,8 @@
-#include "storage/catalog/measured_index.h"
+#include "storage/write/indexed_arrays.h"
 
 #include <set>
 #include <string>
+#include <utility>
 
 #include "protocol/bson_builder.h"
 #include "protocol/bson_compare.h"
@@ -11,13 +12,6 @@
 
 namespace mayfly {
 namespace {
-
-constexpr std::string_view kLeastOf = "control.min.", kGreatestOf = "control.max.";
-static_assert(kLeastOf.size() == kGreatestOf.size());
-
-std::string_view FieldOf(const IndexField& f) {
-  return std::string_view(f.path).substr(kLeastOf.size());
-}
 
 /// Whether there is an array at the path or on the way to it, in any field of that name. As deep as
 /// the path has parts.
@@ -89,27 +83,11 @@ Result<bool> IsOutside(const IndexInfo& index, BsonView doc, Operation& op) {
 
 }  // namespace
 
-uint64_t MeasuredFields(const CollectionInfo& coll, std::span<const IndexField> fields) {
-  if (!coll.is_buckets() || !coll.series) return 0;
-  const std::string& time = coll.series->time_field;
-  uint64_t bits = 0;
-  for (size_t i = 0; i < fields.size() && i < 64; ++i) {
-    const IndexField& f = fields[i];
-    if (!f.path.starts_with(kLeastOf) && !f.path.starts_with(kGreatestOf)) continue;
-    // Nothing but a date is stored as the time.
-    const std::string_view field = FieldOf(f);
-    if (field.starts_with(time) && (field.size() == time.size() || field[time.size()] == '.'))
-      continue;
-    bits |= uint64_t{1} << i;
-  }
-  return bits;
-}
-
 Result<void> CheckIndexedArraysOfPoint(const CollectionInfo& buckets, BsonView point,
                                        Operation& op) {
   for (const IndexInfoPtr& index : buckets.indexes) {
     for (size_t i = 0; index->measured >> i != 0; ++i) {
-      if ((index->measured >> i & 1) == 0 || !HasArrayAt(point, FieldOf(index->fields[i])))
+      if ((index->measured >> i & 1) == 0 || !HasArrayAt(point, MeasuredField(index->fields[i])))
         continue;
       const BsonDocument meta = BuildBson([&](BsonBuilder& b) {
         const std::string& name = buckets.series->meta_field;
@@ -118,7 +96,7 @@ Result<void> CheckIndexedArraysOfPoint(const CollectionInfo& buckets, BsonView p
       });
       MAYFLY_TRY(const bool outside, IsOutside(*index, meta, op));
       if (outside) break;
-      return ArrayIn(*index, FieldOf(index->fields[i]));
+      return ArrayIn(*index, MeasuredField(index->fields[i]));
     }
   }
   return Ok();
@@ -134,7 +112,7 @@ Result<void> CheckIndexedArrays(const CollectionInfo& buckets, const IndexInfo& 
   for (size_t i = 0; index.measured >> i != 0; ++i) {
     if ((index.measured >> i & 1) == 0) continue;
     // The least and the greatest value of one field stand side by side.
-    const std::string_view field = FieldOf(index.fields[i]);
+    const std::string_view field = MeasuredField(index.fields[i]);
     if (field == std::exchange(before, field)) continue;
     const HasArray has = ArrayByControl(least.Document(), greatest.Document(), field);
     if (has == HasArray::kNo) continue;

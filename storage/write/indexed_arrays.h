@@ -1,7 +1,4 @@
 #pragma once
-#include <cstdint>
-#include <span>
-
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
 #include "storage/catalog/catalog_types.h"
@@ -14,10 +11,6 @@ class Operation;
 /// measurement, because its bucket may have two of them there, as the least and the greatest value,
 /// and one entry cannot stand for two arrays. The functions below are that rule for whatever brings
 /// points under an index: inserts, restored and archived buckets, and an index that is built.
-
-/// Bit i: field i of an index of this collection is the least or greatest value of a measurement
-/// (`control.min.v`, `control.max.v`; the time is none). 0 unless these are buckets.
-uint64_t MeasuredFields(const CollectionInfo& coll, std::span<const IndexField> fields);
 
 /// Whether a point may be in these buckets, as far as their indexes go. Errors: Location5930501;
 /// those of an interrupt.
