@@ -12,10 +12,18 @@
 # before its last part, if more failed than the parts say, or if one of them is called "*".
 # remember=FOLDER: what has passed is noted there and not run again.
 # A step that failed says what the machine lacked meanwhile, if it did: disk, memory, a port. That changes no verdict.
+# A step that leaves no counts has failed: its shell was ended, or could not write them.
 passed=0 failed=0
 failures=() flaky=() lacking=()
 declare -A commands=()
 waiting=() pids=() refused=()
+
+# own_logs FOLDER: sets logs. What an earlier run has left there of its verdicts would be taken for this one's.
+own_logs() {
+  logs=$1
+  mkdir -p "$logs"
+  rm -f "$logs"/*.{count,time,failed,again,lacks}
+}
 
 # step NAME COMMAND…: the command, alone unless a lane runs beside it.
 step() {
@@ -66,10 +74,10 @@ run_step() {
   local parts=${log%.log}.failed lacks=${log%.log}.lacks
   export MAYFLY_FAILED=$parts MAYFLY_AGAIN=
   if [ -n "${2:-}" ]; then
-    mv "$log" "${log%.log}.first.log"
+    [ ! -f "$log" ] || mv "$log" "${log%.log}.first.log"
     if parts_are_all "$name"; then
       # What passed the first time outside of the parts that are run again.
-      read -r before _ <"${log%.log}.count"
+      read -r before _ < <(counted "${log%.log}.count")
       before=$((before - $(awk -F'\t' '{n += $2} END {print n + 0}' "$parts")))
       mv "$parts" "${log%.log}.again"
       MAYFLY_AGAIN=${log%.log}.again
@@ -87,16 +95,17 @@ run_step() {
   [ "$status" -ne 0 ] && [ "$f" -eq 0 ] && f=1
   [ $((p + f)) -gt 0 ] || f=1  # a run that looked at nothing
   p=$((p + before))
-  echo "$p $f" >"${log%.log}.count"
-  echo $((SECONDS - start)) >"${log%.log}.time"
+  # Where these cannot be written settle says so.
+  echo "$p $f" >"${log%.log}.count" || true
+  echo $((SECONDS - start)) >"${log%.log}.time" || true
   if [ "$f" -gt 0 ]; then
     local word=FAIL
     # The word FAIL is for what counts: a step that is tried again has not failed yet.
     [ -n "${2:-}" ] || ! forgiven "$name" || word=no
     printf '  %-4s %-28s %4d s  %d passed, %d failed; the end of %s:\n' \
       "$word" "$name" $((SECONDS - start)) "$p" "$f" "${log#"$ROOT"/}"
-    tail -n 60 "$log" | sed 's/^/       | /'
-    lacked lacks "$ROOT" "${kills:-0}" "$log" | tee -a "$lacks" | sed 's/^/       /'
+    tail -n 60 "$log" | sed 's/^/       | /' || true
+    lacked lacks "$ROOT" "${kills:-0}" "$log" | tee -a "$lacks" | sed 's/^/       /' || true
   else
     printf '  ok   %-28s %4d s  %d passed\n' "$name" $((SECONDS - start)) "$p"
   fi
@@ -106,11 +115,18 @@ run_step() {
 # lacked ARGUMENT…: what tests/golden/own.py says.
 lacked() { python3 "$ROOT/tests/golden/own.py" "$@" || true; }
 
+# counted FILE: "PASSED FAILED", as a step has left them; false when it has not.
+counted() {
+  local p='' f=''
+  read -r p f <"$1" || true
+  [[ $p =~ ^[0-9]+$ && $f =~ ^[0-9]+$ ]] && echo "$p $f"
+} 2>/dev/null
+
 # parts_are_all NAME: what has failed in the step is in the parts that it has noted, and in nothing else.
 parts_are_all() {
-  local file=$logs/${1// /-} f=0
-  [ -s "$file.failed" ] && [ -f "$file.count" ] || return 1
-  read -r _ f <"$file.count"
+  local file=$logs/${1// /-} f
+  [ -s "$file.failed" ] && f=$(counted "$file.count") || return 1
+  f=${f#* }
   awk -F'\t' -v f="$f" '$1 == "*" {whole = 1} $1 == "." {end = 1} {n += $3} END {exit !(end && !whole && n == f)}' \
     "$file.failed"
 }
@@ -123,14 +139,13 @@ forgiven() {
 
 # settle NAME: counts a step that has ended; what failed is tried again first, with nothing beside it.
 settle() {
-  local name=$1 p=0 f=1 file=$logs/${1// /-} parts
+  local name=$1 p f file=$logs/${1// /-} parts line
   rm -f "$file.again"
-  read -r p f <"$file.count" || true
+  take_counts "$name"
   if [ "$f" -gt 0 ] && forgiven "$name"; then
     printf '  once more, alone: %s\n' "$name"
     run_step "$name" again
-    p=0 f=1
-    read -r p f <"$file.count" || true
+    take_counts "$name"
     parts=
     [ ! -f "$file.again" ] || parts=" ($(grep -v '^\.' "$file.again" | cut -f1 | sed "s|^$ROOT/||" | paste -sd' '))"
     [ "$f" -gt 0 ] || flaky+=("$name$parts, ${file#"$ROOT"/}.first.log")
@@ -143,15 +158,28 @@ settle() {
     failures+=("$name")
   elif [ -n "$remember" ]; then
     mkdir -p "$remember"
-    cp "$file.count" "$remember/"
+    # Not by its name until it is whole.
+    { cp "$file.count" "$remember/new" && mv "$remember/new" "$remember/${file##*/}.count"; } ||
+      echo "  $name has passed, which could not be noted"
+  fi
+}
+
+# take_counts NAME: sets p and f of settle.
+take_counts() {
+  local counts
+  if counts=$(counted "$logs/${1// /-}.count"); then
+    p=${counts% *} f=${counts#* }
+  else
+    p=0 f=1
+    printf '  FAIL %s: it has left no counts: its shell was ended, or could not write them\n' "$1"
+    while read -r line; do lacking+=("$1: $line"); done < <(lacked lacks "$ROOT")
   fi
 }
 
 # passed_before NAME: this very tree has passed the step, as $remember says.
 passed_before() {
   local file=${1// /-}.count
-  [ -n "$remember" ] && [ -f "$remember/$file" ] || return 1
-  cp "$remember/$file" "$logs/$file"
+  [ -n "$remember" ] && counted "$remember/$file" >"$logs/$file" || return 1
   rm -f "$logs/${1// /-}".{time,log,lacks}
   touch "$logs/${1// /-}.log"
   printf '  ok   %-28s earlier, on this very tree\n' "$1"
@@ -185,10 +213,11 @@ summary() {
       sed "s/^/$name: /" || true
   done
   for name in "${flaky[@]}"; do printf 'FLAKY %s\n' "$name"; done
-  for name in "${lacking[@]}"; do printf '%s\n' "$name"; done
+  [ ${#lacking[@]} -eq 0 ] || printf '%s\n' "${lacking[@]}" | awk '!seen[$0]++'
   printf 'the slowest: '
   (cd "$logs" && for name in *.time; do [ ! -f "$name" ] || echo "$(cat "$name") s ${name%.time}"; done) | sort -rn |
     head -3 | paste -sd, | sed 's/,/, /g'
+  if [ $((passed + failed)) -eq 0 ]; then failed=1 failures+=("nothing was run"); fi
   if [ ${#failures[@]} -gt 0 ]; then echo "failed: ${failures[*]}"; fi
   echo "$passed passed, $failed failed"
   [ "$failed" -eq 0 ]

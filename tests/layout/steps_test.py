@@ -14,8 +14,8 @@ HEAD = f"""
 set -euo pipefail
 ROOT={ROOT}
 . "$ROOT/scripts/lib/steps.sh"
-logs=$PWD/logs forgive=${{forgive:-1}} remember=
-mkdir -p "$logs"
+forgive=${{forgive:-1}} remember=
+own_logs "$PWD/logs"
 # once NAME: fails the first time.
 once() {{ if [ -e "$1" ]; then echo "1 passed, 0 failed"; else touch "$1"; echo "FAIL $1"; return 1; fi; }}
 # note TEXT: as tests/golden/failed_parts.py does.
@@ -48,6 +48,19 @@ out, code = run('step half sh -c "echo 3 passed, 1 failed; exit 1"; step nothing
 assert (counts(out), code) == ("3 passed, 2 failed", 1) and "FLAKY" not in out, out
 out, code = run('step quiet sh -c "echo 3 passed, 0 failed; exit 1"')  # it has died behind its line
 assert (counts(out), code) == ("3 passed, 1 failed", 1), out
+
+# A step that leaves no counts has failed, whatever an earlier run has left: its shell was ended, or could not write.
+GONE = 'run_step() { [ "$1" = gone ] || echo "1 0" >"$logs/good.count"; }; '
+for forgive in "0", "1":
+    for before in ("", 'echo "7 0" >"$logs/gone.count"; own_logs "$logs"; ', '(: >"$logs/gone.count"); '):
+        out, code = run(GONE + before + "beside good true; beside gone true; together", forgive=forgive)
+        assert (counts(out), code) == ("1 passed, 1 failed", 1), out
+        has(out, "gone: it has left no counts")
+# So with a real one: its lane is killed before the second.
+LANE = "PYTHON=kill_lane; kill_lane() { p=$BASHPID; kill -9 $(ps -o ppid= -p $p); }; lane x y; together 2>/dev/null"
+out, code = run(LANE, forgive="0")
+assert (counts(out), code) == ("0 passed, 2 failed", 1), out
+assert run("")[1] == 1 and counts(run("")[0]) == "0 passed, 1 failed", run("")  # nothing was run
 
 # Tried once more: alone, also of what ran beside others and in a lane; told in the last lines.
 out, code = run("step a once a; beside b once b; beside c once c; together")
