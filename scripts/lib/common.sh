@@ -23,7 +23,7 @@ alone() {
   exec {lock}>"$TOOLS/install.lock"
   flock "$lock"
   unset TESTS_RUN  # not to be ended with the tests (steps.sh): apt-get would leave packages half installed
-  "$@" {lock}>&- || status=$?
+  "$@" {lock}>&- 9>&- || status=$?  # 9: only_one of steps.sh
   [ -z "$mark" ] || export TESTS_RUN=$mark
   exec {lock}>&-
   return $status

@@ -12,11 +12,61 @@
 # before its last part, if more failed than the parts say, or if one of them is called "*".
 # remember=FOLDER: what has passed is noted there and not run again.
 # A step that failed says what the machine lacked meanwhile, if it did: disk, memory, a port. That changes no verdict.
-# A step that leaves no counts has failed: its shell was ended, or could not write them.
+# A step that leaves no counts has failed: its shell was ended, or could not write them. A script that is interrupted or
+# ends before its last step has failed, too, and says so where its summary would be.
 passed=0 failed=0
 failures=() flaky=() lacking=()
 declare -A commands=()
 waiting=() pids=() refused=()
+
+# read_arguments ARGUMENT…: sets steps, forgive, again and whole (full was asked for), from the names in GATE and FULL.
+# A name that is not known is told before anything is done: its turn may come hours later.
+read_arguments() {
+  local a
+  steps=() forgive=1 again=0 whole=0
+  for a in "$@"; do
+    case $a in
+      --strict) forgive=0 ;;
+      --again) again=1 ;;
+      -*) die "unknown option '$a': --strict --again" ;;
+      quick) steps+=(layout unit golden) ;;
+      full) steps+=("${FULL[@]}") forgive=0 whole=1 ;;
+      *)
+        case " ${FULL[*]} " in
+          *" $a "*) steps+=("$a") ;;
+          *) die "unknown step '$a': quick full ${FULL[*]}" ;;
+        esac ;;
+    esac
+  done
+  [ ${#steps[@]} -gt 0 ] || steps=("${GATE[@]}")
+}
+
+# only_one FILE: ends the script if another one holds it: logs, counts and builds of a checkout are for one at a time.
+# The system takes the lock from a script that has ended, however it did: nothing that this one starts may hold
+# descriptor 9.
+only_one() {
+  mkdir -p "$(dirname "$1")"
+  exec 9>"$1"
+  flock -n 9 || die "another scripts/test runs in this checkout, with the same logs and builds: wait for it, or end it"
+}
+
+# told_when_ended: whatever ends the script, its last line says what has passed and failed; that it was ended is a
+# failure, and no command can keep it from ending by an interrupt that it takes for itself.
+told_when_ended() {
+  trap 'ended_by=$?; trap - EXIT; ended_early' EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  trap 'exit 129' HUP
+}
+ended_early() {
+  set +e
+  trap '' INT TERM HUP
+  case $ended_by in 129 | 130 | 143) failures+=("interrupted") ;; *) failures+=("ended early") ;; esac
+  failed=$((failed + 1))
+  summary
+  [ "$ended_by" -ne 0 ] || ended_by=1
+  exit "$ended_by"
+}
 
 # own_logs FOLDER: sets logs. What an earlier run has left there of its verdicts would be taken for this one's.
 own_logs() {
@@ -44,7 +94,7 @@ beside() {
     for p in "${pids[@]}"; do [ "$p" = "$ended" ] || left+=("$p"); done
     pids=("${left[@]}")
   fi
-  run_step "$1" &
+  run_step "$1" 9>&- &
   pids+=($!)
 }
 
@@ -56,7 +106,7 @@ lane() {
     waiting+=("fault $d")
     passed_before "fault $d" || todo+=("$d")
   done
-  (for d in "${todo[@]}"; do run_step "fault $d"; done) &
+  (for d in "${todo[@]}"; do run_step "fault $d"; done) 9>&- &
   pids+=($!)
 }
 
@@ -87,7 +137,7 @@ run_step() {
   fi
   rm -f "${log%.log}.count" "$parts"
   kills=$(lacked kills)
-  (set -e; eval "${commands[$name]}") >"$log" 2>&1 || status=$?
+  (set -e; eval "${commands[$name]}") >"$log" 2>&1 9>&- || status=$?
   p=$(tail -n 20 "$log" | grep -oE '[0-9]+ passed' | tail -1 | cut -d' ' -f1 || true)
   f=$(tail -n 20 "$log" | grep -oE '[0-9]+ failed' | tail -1 | cut -d' ' -f1 || true)
   if [ -z "$p" ]; then p=$((status == 0)); f=$((status != 0)); fi
@@ -200,7 +250,7 @@ marked() {
 }
 reaped() {
   env -u TESTS_RUN -u TESTS_SHELL setsid python3 "$ROOT/tests/golden/own.py" reap $$ "$TESTS_RUN" \
-    </dev/null >/dev/null 2>&1 &
+    </dev/null >/dev/null 2>&1 9>&- &
   disown
 }
 
@@ -208,6 +258,7 @@ reaped() {
 # machine lacked; the slowest.
 summary() {
   local name
+  trap - EXIT
   for name in "${failures[@]}"; do
     grep -hE '^(FAIL|\[  FAILED  \]|.*Error:)' "$logs/${name// /-}.log" 2>/dev/null | cut -c1-600 | head -5 |
       sed "s/^/$name: /" || true

@@ -12,7 +12,7 @@ from waits import wait_for
 
 HEAD = f"""
 set -euo pipefail
-ROOT={ROOT}
+. {ROOT}/scripts/lib/common.sh
 . "$ROOT/scripts/lib/steps.sh"
 forgive=${{forgive:-1}} remember=
 own_logs "$PWD/logs"
@@ -128,6 +128,49 @@ def alive(variable):
             pass
     return out
 
+
+# Names are looked at before anything is done.
+GIVEN = 'GATE=(a b) FULL=(a b c); read_arguments ARGUMENTS; passed=1; echo "${steps[*]} $forgive $again $whole"'
+for words, got in (("", "a b 1 0 0"), ("--again full", "a b c 0 1 1"), ("--strict c a", "c a 0 0 0")):
+    has(run(GIVEN.replace("ARGUMENTS", words))[0], got + "\n")
+for words in ("a typo", "typo a", "--strct a", "a --strct"):
+    out, code = run(GIVEN.replace("ARGUMENTS", words))
+    assert code == 1 and "error: unknown " in out and "passed" not in out, out
+
+# Ended in the middle: by itself, by what it calls, by an interrupt, also one that the command takes for itself.
+CATCHES = "import os, signal; signal.signal(2, lambda *_: None); os.kill($$, 2); print('3 passed, 0 failed')"
+for end, said, status in (
+    ("false", "ended early", 1),
+    ('die "no compiler" 2>/dev/null', "ended early", 1),
+    ("exit 0", "ended early", 1),
+    ("kill -INT $$", "interrupted", 130),
+    ("kill -TERM $$", "interrupted", 143),
+    (f'step catches python3 -c "{CATCHES}"', "interrupted", 130),
+):
+    out, code = run(f"told_when_ended; step one true; {end}; step two true")
+    assert (counts(out), code) == ("1 passed, 1 failed", status) and "ok   two" not in out, (end, out)
+    has(out, f"failed: {said}")
+out, code = run("told_when_ended; step one true; step two false", forgive="0")
+assert (counts(out), code) == ("1 passed, 1 failed", 1) and "ended early" not in out, out
+
+# One at a time in a checkout. What has a descriptor of the lock would keep it when the script has been killed.
+HOLDS = "sh -c '! ls -l /proc/self/fd | grep build/test.lock'"
+out, code = run(
+    f"""
+only_one "$PWD/build/test.lock"
+TOOLS=$PWD/tools
+step a {HOLDS}; beside b {HOLDS}; together
+PYTHON=look
+look() {{ {HOLDS}; }}; lane c; together
+step d alone look
+beside e sleep 0; ! ls -l "/proc/${{pids[0]}}/fd" 2>/dev/null | grep build/test.lock; together
+{{ (only_one "$PWD/build/test.lock") 2>&1 || true; }} | grep -q "another scripts/test runs" && echo TWO
+(only_one "$PWD/build/another/test.lock") && echo OTHER
+""",
+    forgive="0",
+)
+assert (counts(out), code) == ("5 passed, 0 failed", 0), out
+has(out, "TWO\n", "OTHER\n")
 
 # Killed: what it has started ends, also what its subshells would start then.
 with tempfile.TemporaryDirectory() as folder:
