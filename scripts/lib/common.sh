@@ -19,12 +19,13 @@ die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 # alone COMMAND…: with no other script's install at the same time.
 alone() {
   mkdir -p "$TOOLS"
-  local lock status=0 mark=${TESTS_RUN:-}
+  local lock status=0 mark=${TESTS_RUN:-} step=${TESTS_STEP:-}
   exec {lock}>"$TOOLS/install.lock"
   flock "$lock"
-  unset TESTS_RUN  # not to be ended with the tests (steps.sh): apt-get would leave packages half installed
+  unset TESTS_RUN TESTS_STEP  # not to be ended with the tests (steps.sh): apt-get would leave packages half installed
   "$@" {lock}>&- 9>&- || status=$?  # 9: only_one of steps.sh
   [ -z "$mark" ] || export TESTS_RUN=$mark
+  [ -z "$step" ] || export TESTS_STEP=$step
   exec {lock}>&-
   return $status
 }

@@ -15,7 +15,7 @@
 # A step that leaves no counts has failed: its shell was ended, or could not write them. A script that is interrupted or
 # ends before its last step has failed, too, and says so where its summary would be.
 passed=0 failed=0
-failures=() flaky=() lacking=()
+failures=() flaky=() lacking=() skipped=()
 declare -A commands=()
 waiting=() pids=() refused=()
 
@@ -72,7 +72,7 @@ ended_early() {
 own_logs() {
   logs=$1
   mkdir -p "$logs"
-  rm -f "$logs"/*.{count,time,failed,again,lacks}
+  rm -f "$logs"/*.{count,time,failed,again,lacks,skipped}
 }
 
 # step NAME COMMAND…: the command, alone unless a lane runs beside it.
@@ -121,7 +121,7 @@ together() {
 # run_step NAME [again]: the step's command, a line about it, and its counts in a file beside the log.
 run_step() {
   local name=$1 start=$SECONDS log=$logs/${1// /-}.log status=0 p f before=0 kills
-  local parts=${log%.log}.failed lacks=${log%.log}.lacks
+  local parts=${log%.log}.failed lacks=${log%.log}.lacks mark
   export MAYFLY_FAILED=$parts MAYFLY_AGAIN=
   if [ -n "${2:-}" ]; then
     [ ! -f "$log" ] || mv "$log" "${log%.log}.first.log"
@@ -133,11 +133,14 @@ run_step() {
       MAYFLY_AGAIN=${log%.log}.again
     fi
   else
-    rm -f "$lacks"
+    rm -f "$lacks" "${log%.log}.skipped"
   fi
   rm -f "${log%.log}.count" "$parts"
   kills=$(lacked kills)
-  (set -e; eval "${commands[$name]}") >"$log" 2>&1 9>&- || status=$?
+  # What it leaves behind would run beside the next step, or beside its own second try.
+  mark=$(cat /proc/sys/kernel/random/uuid)
+  (set -e; export TESTS_STEP=$mark; eval "${commands[$name]}") >"$log" 2>&1 9>&- || status=$?
+  python3 "$ROOT/tests/golden/own.py" end "$mark" >>"$log" 2>&1 || true
   p=$(tail -n 20 "$log" | grep -oE '[0-9]+ passed' | tail -1 | cut -d' ' -f1 || true)
   f=$(tail -n 20 "$log" | grep -oE '[0-9]+ failed' | tail -1 | cut -d' ' -f1 || true)
   if [ -z "$p" ]; then p=$((status == 0)); f=$((status != 0)); fi
@@ -159,7 +162,9 @@ run_step() {
   else
     printf '  ok   %-28s %4d s  %d passed\n' "$name" $((SECONDS - start)) "$p"
   fi
-  grep -hoE 'SKIPPED: .*' "$log" | sort -u | sed 's/^/       /' || true
+  # A second try looks at some parts only.
+  grep -hoE 'SKIPPED: .*' "$log" >>"${log%.log}.skipped" || true
+  sort -u "${log%.log}.skipped" | sed 's/^/       /' || true
 }
 
 # lacked ARGUMENT…: what tests/golden/own.py says.
@@ -204,13 +209,16 @@ settle() {
   if [ -s "$file.lacks" ]; then
     while read -r line; do lacking+=("$name: $line"); done < <(sort -u "$file.lacks")
   fi
+  if [ -s "$file.skipped" ]; then
+    while read -r line; do skipped+=("$name: $line"); done < <(sort -u "$file.skipped")
+  fi
   if [ "$f" -gt 0 ]; then
     failures+=("$name")
   elif [ -n "$remember" ]; then
     mkdir -p "$remember"
     # Not by its name until it is whole.
-    { cp "$file.count" "$remember/new" && mv "$remember/new" "$remember/${file##*/}.count"; } ||
-      echo "  $name has passed, which could not be noted"
+    { cp "$file.skipped" "$remember/" && cp "$file.count" "$remember/new" &&
+      mv "$remember/new" "$remember/${file##*/}.count"; } || echo "  $name has passed, which could not be noted"
   fi
 }
 
@@ -230,7 +238,8 @@ take_counts() {
 passed_before() {
   local file=${1// /-}.count
   [ -n "$remember" ] && counted "$remember/$file" >"$logs/$file" || return 1
-  rm -f "$logs/${1// /-}".{time,log,lacks}
+  rm -f "$logs/${1// /-}".{time,log,lacks,skipped}
+  cp "$remember/${1// /-}.skipped" "$logs/" || true
   touch "$logs/${1// /-}.log"
   printf '  ok   %-28s earlier, on this very tree\n' "$1"
 }
@@ -265,6 +274,7 @@ summary() {
   done
   for name in "${flaky[@]}"; do printf 'FLAKY %s\n' "$name"; done
   [ ${#lacking[@]} -eq 0 ] || printf '%s\n' "${lacking[@]}" | awk '!seen[$0]++'
+  for name in "${skipped[@]}"; do printf '%s\n' "$name"; done
   printf 'the slowest: '
   (cd "$logs" && for name in *.time; do [ ! -f "$name" ] || echo "$(cat "$name") s ${name%.time}"; done) | sort -rn |
     head -3 | paste -sd, | sed 's/,/, /g'

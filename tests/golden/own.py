@@ -5,6 +5,8 @@ what the run has started and not ended, also when it was killed. The reaper know
 environment. The folder goes as well, unless the run has called `keep()`, because somebody is to look at what failed.
 
   own.py reap PID MARK [FOLDER]     is the reaper
+  own.py end MARK                   ends what a step of scripts/test has left behind
+  own.py run COMMAND…               the command with all that; its exit status. The folder is kept if that is not 0
   own.py lacks TREE [KILLS [LOG]]   says what the machine lacks, a line each; prints nothing if that is nothing. TREE:
                                     the checkout, LOG: what a step there has written that failed; KILLS: what `own.py
                                     kills` had said when it began
@@ -16,6 +18,7 @@ from pathlib import Path
 import ports
 
 MARK = "TESTS_RUN"  # not MAYFLY_…: those a run may take away from what it starts
+STEP = "TESTS_STEP"  # the same for a step of scripts/test
 _KEPT = ".kept"
 DISK, MEMORY = 512, 256  # MB without which a run cannot be right
 BUILD = 2000  # MB that the release build takes
@@ -31,7 +34,8 @@ def claim():
     kills_before = kills()
     os.environ.setdefault(ports.SHARED, ports.FOLDER)  # which all runs have together
     claimed = os.path.realpath(tempfile.mkdtemp(prefix="mayfly-"))
-    bare = {k: v for k, v in os.environ.items() if k != MARK}  # the reaper of a run outlives the run around it
+    # The reaper of a run outlives the run around it.
+    bare = {k: v for k, v in os.environ.items() if k not in (MARK, STEP)}
     mark = os.environ[MARK] = uuid.uuid4().hex
     os.environ["TMPDIR"] = tempfile.tempdir = claimed  # also of the programs that it runs
     subprocess.Popen(
@@ -47,8 +51,8 @@ def claim():
 
 
 def keep():
-    """The folder stays, and says where it is."""
-    if claimed and os.listdir(claimed):
+    """The folder stays, and says where it is. Not with MAYFLY_NO_KEEP set: of runs that are meant to fail."""
+    if claimed and os.listdir(claimed) and not os.environ.get("MAYFLY_NO_KEEP"):
         open(os.path.join(claimed, _KEPT), "w").close()
         print(f"kept: {claimed}", flush=True)
 
@@ -122,27 +126,31 @@ def lacks(tree, since=None, log=None):
     return list(dict.fromkeys(out + troubles(since, {tree: DISK if built else BUILD})))
 
 
+def kill_marked(variable, mark):
+    """Kills what has that in its environment; how many."""
+    wanted = f"{variable}={mark}".encode()
+    killed = 0
+    for p in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{p}/environ", "rb") as f:
+                marked = wanted in f.read().split(b"\0")
+            with open(f"/proc/{p}/stat") as f:
+                if marked and f.read().rpartition(")")[2].split()[0] not in "ZX":
+                    killed += 1
+                    os.kill(int(p), signal.SIGKILL)
+        except OSError:
+            pass  # it has ended, or is somebody else's
+    return killed
+
+
 def reap(pid, mark, folder=None):
     """Waits for the end of the process, then ends what has its mark."""
     try:
         select.select([os.pidfd_open(pid)], [], [])
     except ProcessLookupError:
         pass
-    wanted = f"{MARK}={mark}".encode()
-    while True:  # what is killed last may have started something
-        left = []
-        for p in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{p}/environ", "rb") as f:
-                    marked = wanted in f.read().split(b"\0")
-                with open(f"/proc/{p}/stat") as f:
-                    if marked and f.read().rpartition(")")[2].split()[0] not in "ZX":
-                        left.append(int(p))
-                        os.kill(int(p), signal.SIGKILL)
-            except OSError:
-                pass  # it has ended, or is somebody else's
-        if not left:
-            break
+    while kill_marked(MARK, mark):  # what is killed last may have started something
+        pass
     if folder and not os.path.exists(os.path.join(folder, _KEPT)):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -151,6 +159,17 @@ if __name__ == "__main__":
     what, *arguments = sys.argv[1:]
     if what == "reap":
         reap(int(arguments[0]), *arguments[1:])
+    elif what == "end":
+        if kill_marked(STEP, arguments[0]):
+            import waits
+
+            waits.until(lambda: not kill_marked(STEP, arguments[0]))
+    elif what == "run":
+        claim()
+        status = subprocess.run(arguments).returncode
+        if status:
+            keep()
+        sys.exit(status if status >= 0 else 128 - status)
     elif what == "kills":
         print(kills())
     elif what == "lacks":

@@ -129,6 +129,35 @@ def alive(variable):
     return out
 
 
+# What a step leaves behind ends with it: its second try is alone, and so is the next step.
+LEFT = """
+left() {
+  local others
+  others=$(cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c "^LEFT=$PWD$")
+  LEFT=$PWD setsid sleep 1005 &
+  echo "$others" >>counted
+  once "$1"
+}
+step a left x; step b left y; beside c left z; together; paste -sd' ' counted
+"""
+out, code = run(LEFT)
+assert code == 0 and "0 0 0 0 0 0\n" in out, out
+
+# A part that could not be run is told in the last lines, also of a step that is run in parts and of one that is not run
+# again.
+SKIPS = """
+skips() { echo "SKIPPED: perl: not here"; echo "3 passed, 0 failed"; }
+some() {
+  [ -z "$MAYFLY_AGAIN" ] || { echo "3 passed, 0 failed"; return; }
+  skips; note "one\\t2\\t1\\n.\\n"; echo "2 passed, 1 failed"
+  return 1
+}
+step a skips; step b some; step c true
+"""
+out, code = run(SKIPS)
+last = out[out.rindex("FLAKY b") :]
+assert code == 0 and "a: SKIPPED: perl: not here\nb: SKIPPED: perl: not here\n" in last and "c: SK" not in last, out
+
 # Names are looked at before anything is done.
 GIVEN = 'GATE=(a b) FULL=(a b c); read_arguments ARGUMENTS; passed=1; echo "${steps[*]} $forgive $again $whole"'
 for words, got in (("", "a b 1 0 0"), ("--again full", "a b c 0 1 1"), ("--strict c a", "c a 0 0 0")):
