@@ -10,12 +10,13 @@
 # MAYFLY_FAILED names: name, what passed in it, what failed, with tabs between; and a line "." when it has come to its
 # last part. With MAYFLY_AGAIN set to such a file it runs only what stands there. It is run as a whole if it ended
 # before its last part, if more failed than the parts say, or if one of them is called "*".
-# remember=FOLDER: what has passed is noted there and not run again.
+# remember_in FOLDER: what has passed is noted there and not run again.
 # A step that failed says what the machine lacked meanwhile, if it did: disk, memory, a port. That changes no verdict.
 # A step that leaves no counts has failed: its shell was ended, or could not write them. A script that is interrupted or
 # ends before its last step has failed, too, and says so where its summary would be.
 passed=0 failed=0
 failures=() flaky=() lacking=() skipped=()
+remember='' tree='' changed=''
 declare -A commands=()
 waiting=() pids=() refused=()
 
@@ -214,7 +215,7 @@ settle() {
   fi
   if [ "$f" -gt 0 ]; then
     failures+=("$name")
-  elif [ -n "$remember" ]; then
+  elif [ -n "$remember" ] && still_the_tree; then
     mkdir -p "$remember"
     # Not by its name until it is whole.
     { cp "$file.skipped" "$remember/" && cp "$file.count" "$remember/new" &&
@@ -237,17 +238,38 @@ take_counts() {
 # passed_before NAME: this very tree has passed the step, as $remember says.
 passed_before() {
   local file=${1// /-}.count
-  [ -n "$remember" ] && counted "$remember/$file" >"$logs/$file" || return 1
+  [ -n "$remember" ] && [ -f "$remember/$file" ] && still_the_tree || return 1
+  counted "$remember/$file" >"$logs/$file" || return 1
   rm -f "$logs/${1// /-}".{time,log,lacks,skipped}
   cp "$remember/${1// /-}.skipped" "$logs/" || true
   touch "$logs/${1// /-}.log"
   printf '  ok   %-28s earlier, on this very tree\n' "$1"
 }
 
-# hash_of_tree: names what is in the checkout now, committed or not.
+# remember_in FOLDER: notes in a part of it what passes with this tree, these settings and this compiler.
+remember_in() {
+  tree=$(hash_of_tree)
+  remember=$1/$tree-$(hash_of_settings)
+}
+
+# hash_of_tree: names what is in the checkout now, committed or not, and what of it may be executed.
 hash_of_tree() {
-  git ls-files -z --cached --others --exclude-standard | sort -zu | xargs -0 sha256sum 2>/dev/null | sha256sum |
-    cut -c1-16
+  { git ls-files -z --cached --others --exclude-standard | sort -zu |
+    xargs -0 sh -c 'sha256sum "$@"; stat -c "%A %n" "$@"' sh 2>/dev/null || true; } | sha256sum | cut -c1-16
+}
+
+# hash_of_settings: names what changes the meaning of a step besides: seeds, numbers of rounds, options, the compiler.
+hash_of_settings() {
+  { env | grep -E '^(MAYFLY_[A-Z_]*|(RC_PARAMS|MALLOC_CONF|[A-Z]+SAN_OPTIONS|C[CX]X?|C(XX|PP)?FLAGS|LDFLAGS))=' | sort
+    "${CXX:-c++}" --version; } 2>/dev/null | sha256sum | cut -c1-16
+}
+
+# still_the_tree: nobody has changed it since remember_in.
+still_the_tree() {
+  [ "$(hash_of_tree)" = "$tree" ] && return
+  [ -n "$changed" ] || printf '  the tree has changed meanwhile: what passes from now on is not remembered\n'
+  changed=1
+  false
 }
 
 # marked ARGUMENT…: the calling script once more, in its place, with a mark that everything it starts inherits; the

@@ -14,7 +14,7 @@ HEAD = f"""
 set -euo pipefail
 . {ROOT}/scripts/lib/common.sh
 . "$ROOT/scripts/lib/steps.sh"
-forgive=${{forgive:-1}} remember=
+forgive=${{forgive:-1}}
 own_logs "$PWD/logs"
 # once NAME: fails the first time.
 once() {{ if [ -e "$1" ]; then echo "1 passed, 0 failed"; else touch "$1"; echo "FAIL $1"; return 1; fi; }}
@@ -157,6 +157,28 @@ step a skips; step b some; step c true
 out, code = run(SKIPS)
 last = out[out.rindex("FLAKY b") :]
 assert code == 0 and "a: SKIPPED: perl: not here\nb: SKIPPED: perl: not here\n" in last and "c: SK" not in last, out
+
+# What has passed is not run again, with what it has skipped; not so for another tree or other settings, and not what
+# passed while the tree was changed.
+REMEMBER = """
+git init -q .; printf 'logs\\npassed\\nran\\nsaid\\n' >.gitignore; echo text >file; git add file
+once_more() { (remember_in "$PWD/passed"; step a ran; beside b ran; together; summary) >said; cat said; }
+ran() { echo "SKIPPED: perl: not here"; echo x >>ran; echo "3 passed, 0 failed"; }
+times() { echo "TIMES $(wc -l <ran)"; }
+once_more; once_more; times
+echo "SAID $(grep -c "^[ab]: SKIPPED: perl: not here" said)"
+"""
+out, code = run(REMEMBER + "step x true")
+assert code == 0 and "TIMES 2\n" in out and "SAID 2\n" in out, out
+out, code = run(REMEMBER.replace("once_more; once_more", "once_more; echo >passed/*/a.count; once_more") + "step x true")
+assert code == 0 and "TIMES 3\n" in out, out  # it was killed while it wrote that
+out, code = run(REMEMBER.replace("echo x >>ran", "echo x >>ran; echo x >>file") + "step x true")
+assert "TIMES 4\n" in out and "the tree has changed meanwhile" in out, out
+CHANGES = "echo other >file|chmod +x file|touch new|rm file|export MAYFLY_SEED=2|export MAYFLY_MODEL_STEPS=1|export CXX=cat"
+names = REMEMBER[: REMEMBER.index("once_more()")] + 'name() { remember_in p; echo "NAME $remember"; }; name; name'
+out, code = run(names + "".join(f"; {change}; name" for change in CHANGES.split("|")) + "; step x true")
+named = [line for line in out.splitlines() if line.startswith("NAME p/")]
+assert code == 0 and len(named) == 9 and len(set(named)) == 8, out
 
 # Names are looked at before anything is done.
 GIVEN = 'GATE=(a b) FULL=(a b c); read_arguments ARGUMENTS; passed=1; echo "${steps[*]} $forgive $again $whole"'
