@@ -170,11 +170,12 @@ echo "SAID $(grep -c "^[ab]: SKIPPED: perl: not here" said)"
 """
 out, code = run(REMEMBER + "step x true")
 assert code == 0 and "TIMES 2\n" in out and "SAID 2\n" in out, out
-out, code = run(REMEMBER.replace("once_more; once_more", "once_more; echo >passed/*/a.count; once_more") + "step x true")
+KILLED = REMEMBER.replace("once_more; once_more", "once_more; echo >passed/*/a.count; once_more")
+out, code = run(KILLED + "step x true")
 assert code == 0 and "TIMES 3\n" in out, out  # it was killed while it wrote that
 out, code = run(REMEMBER.replace("echo x >>ran", "echo x >>ran; echo x >>file") + "step x true")
 assert "TIMES 4\n" in out and "the tree has changed meanwhile" in out, out
-CHANGES = "echo other >file|chmod +x file|touch new|rm file|export MAYFLY_SEED=2|export MAYFLY_MODEL_STEPS=1|export CXX=cat"
+CHANGES = "echo other >file|chmod +x file|touch new|rm file|export MAYFLY_SEED=2|export MAYFLY_ROUNDS=1|export CXX=cat"
 names = REMEMBER[: REMEMBER.index("once_more()")] + 'name() { remember_in p; echo "NAME $remember"; }; name; name'
 out, code = run(names + "".join(f"; {change}; name" for change in CHANGES.split("|")) + "; step x true")
 named = [line for line in out.splitlines() if line.startswith("NAME p/")]
