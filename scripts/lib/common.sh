@@ -125,25 +125,26 @@ npm_install() {
 # set. Needs PYTHON.
 setup_conformance() {
   [ -z "${MAYFLY_CONFORMANCE:-}" ] || return 0
-  local list=$ROOT/tests/conformance/requirements.txt stamp folder work
-  stamp=$(sha256sum "$list" | cut -c1-16)
-  folder=$TOOLS/conformance-$stamp
-  if [ ! -f "$folder/.complete" ]; then
-    say "fetching the drivers' test files"
-    mkdir -p "$TOOLS"
-    work=$(mktemp -d "$TOOLS/conformance.XXXXXX")
-    # pip checks the hash of the archive. It asks the archive's build system for its name and version, which pip
-    # installs apart for that.
-    "$PYTHON" -m pip download -q --disable-pip-version-check --no-deps -d "$work" -r "$list" ||
-      { rm -rf "$work"; die "cannot fetch the drivers' test files; MAYFLY_CONFORMANCE names a folder that has them"; }
-    "$PYTHON" "$ROOT/scripts/lib/unpack_conformance.py" "$work"/*.tar.gz "$work/files" ||
-      { rm -rf "$work"; die "cannot unpack the drivers' test files"; }
-    touch "$work/files/.complete"
-    rm -rf "$folder"
-    mv "$work/files" "$folder"
-    rm -rf "$work"
-  fi
+  local list=$ROOT/tests/conformance/requirements.txt folder
+  folder=$TOOLS/conformance-$(sha256sum "$list" | cut -c1-16)
+  [ -f "$folder/.complete" ] || alone conformance_install "$list" "$folder"
   export MAYFLY_CONFORMANCE=$folder
+}
+conformance_install() {
+  local list=$1 folder=$2 work
+  [ ! -f "$folder/.complete" ] || return 0  # by the script that was before this one
+  say "fetching the drivers' test files"
+  work=$(mktemp -d "$TOOLS/conformance.XXXXXX")
+  # pip checks the hash of the archive. It asks the archive's build system for its name and version, which pip
+  # installs apart for that.
+  "$PYTHON" -m pip download -q --disable-pip-version-check --no-deps -d "$work" -r "$list" ||
+    { rm -rf "$work"; die "cannot fetch the drivers' test files; MAYFLY_CONFORMANCE names a folder that has them"; }
+  "$PYTHON" "$ROOT/scripts/lib/unpack_conformance.py" "$work"/*.tar.gz "$work/files" ||
+    { rm -rf "$work"; die "cannot unpack the drivers' test files"; }
+  touch "$work/files/.complete"
+  rm -rf "$folder"
+  mv "$work/files" "$folder"
+  rm -rf "$work"
 }
 
 # A Python with the packages of tests/requirements.txt; sets PYTHON.
@@ -153,10 +154,14 @@ setup_python() {
   PYTHON="$TOOLS/python-$stamp/bin/python"
   if [ ! -f "$TOOLS/python-$stamp/.complete" ]; then
     install_packages python3 python3-venv
-    say "installing Python packages"
-    rm -rf "$TOOLS/python-$stamp"
-    /usr/bin/python3 -m venv "$TOOLS/python-$stamp"
-    "$TOOLS/python-$stamp/bin/pip" install -q -r "$ROOT/tests/requirements.txt"
-    touch "$TOOLS/python-$stamp/.complete"
+    alone python_install "$TOOLS/python-$stamp"
   fi
+}
+python_install() {
+  [ ! -f "$1/.complete" ] || return 0  # by the script that was before this one
+  say "installing Python packages"
+  rm -rf "$1"
+  { /usr/bin/python3 -m venv "$1" && "$1/bin/pip" install -q -r "$ROOT/tests/requirements.txt"; } ||
+    die "cannot install the packages of tests/requirements.txt"
+  touch "$1/.complete"
 }

@@ -56,7 +56,8 @@ for text, expected, why in (
     out, code, kept = run({"bad_test": text})
     assert (counts(out), code) == (f"units: {expected}", 1) and why in out, out
     assert ("server.log" in text) == (kept == ["server.log"]), (out, kept)
-# Only what is built now, or what the target is made of; a program that is not there has failed, and so has a run of none.
+# Only what is built now, or what the target is made of; a program that is not there has failed, and so has a run of
+# none.
 BOTH = {"fine_test": says(3), "old_test": says(5)}
 assert counts(run(BOTH, known=["fine_test"])[0]) == "units: 3 passed, 0 failed"
 assert counts(run(BOTH, "few")[0]) == "units: 3 passed, 0 failed"
