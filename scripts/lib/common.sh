@@ -134,16 +134,15 @@ conformance_install() {
   local list=$1 folder=$2 work
   [ ! -f "$folder/.complete" ] || return 0  # by the script that was before this one
   say "fetching the drivers' test files"
-  work=$(mktemp -d "$TOOLS/conformance.XXXXXX")
+  work=$(mktemp -d "$TOOLS/conformance.XXXXXX") || die "cannot write to $TOOLS"
   # pip checks the hash of the archive. It asks the archive's build system for its name and version, which pip
   # installs apart for that.
   "$PYTHON" -m pip download -q --disable-pip-version-check --no-deps -d "$work" -r "$list" ||
     { rm -rf "$work"; die "cannot fetch the drivers' test files; MAYFLY_CONFORMANCE names a folder that has them"; }
   "$PYTHON" "$ROOT/scripts/lib/unpack_conformance.py" "$work"/*.tar.gz "$work/files" ||
     { rm -rf "$work"; die "cannot unpack the drivers' test files"; }
-  touch "$work/files/.complete"
   rm -rf "$folder"
-  mv "$work/files" "$folder"
+  { touch "$work/files/.complete" && mv "$work/files" "$folder"; } || die "cannot write to $TOOLS"
   rm -rf "$work"
 }
 
