@@ -20,7 +20,7 @@ def says(passed, failed=0, then=""):
     return f"echo '{SUMMARY.format(passed, failed)}'\n{then}"
 
 
-def run(programs, target="all", known=None):
+def run(programs, target="all", known=None, **variables):
     """What run_units says of these programs ({name: script}), and its exit status."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text in {f"b/tests/{n}": t for n, t in programs.items()}.items():
@@ -33,7 +33,7 @@ def run(programs, target="all", known=None):
         Path(folder, "tmp").mkdir()
         script = f"ROOT={ROOT} logs=$PWD/logs; . $ROOT/scripts/lib/units.sh; run_units b {target}"
         bare = {k: v for k, v in os.environ.items() if not k.startswith(("MAYFLY_", "TESTS_"))}
-        bare |= {"PATH": f"{folder}/tools:{bare['PATH']}", "TMPDIR": f"{folder}/tmp"}
+        bare |= {"PATH": f"{folder}/tools:{bare['PATH']}", "TMPDIR": f"{folder}/tmp", **variables}
         r = subprocess.run(["bash", "-c", script], cwd=folder, env=bare, capture_output=True, text=True)
         kept = [p for p in Path(folder, "tmp").glob("mayfly-*") if Path(p, ".kept").exists()]
         return r.stdout, r.returncode, [f.name for p in kept for f in p.iterdir() if f.name != ".kept"]
@@ -56,6 +56,7 @@ for text, expected, why in (
     out, code, kept = run({"bad_test": text})
     assert (counts(out), code) == (f"units: {expected}", 1) and why in out, out
     assert ("server.log" in text) == (kept == ["server.log"]), (out, kept)
+assert run({"bad_test": "touch $TMPDIR/server.log; exit 1"}, MAYFLY_NO_KEEP="1")[2] == []  # meant to fail
 # Only what is built now, or what the target is made of; a program that is not there has failed, and so has a run of
 # none.
 BOTH = {"fine_test": says(3), "old_test": says(5)}
