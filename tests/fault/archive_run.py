@@ -13,7 +13,7 @@ from pathlib import Path
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, ROOT, Deadline, free_port, random_moment, rnd, run_parts, until
+from fault_test import BINARY, ROOT, Deadline, discard, free_port, random_moment, rnd, run_parts, until
 from replica_set import FAULTY, Checks, Member, ReplicaSet
 
 REPLAY = str(ROOT / "build/release/tests/archive_replay")
@@ -215,7 +215,7 @@ class Archive:
         return self
 
     def __exit__(self, *_):
-        shutil.rmtree(self.folder, ignore_errors=True)
+        discard(self.folder)
 
 
 def begin(s, steps):
@@ -320,7 +320,7 @@ def restore_and_compare(archive, model, times, what):
             wrong += [f"{at}: {d}" for d in differences(m.client, at, state, deadlines)]
         finally:
             m.kill()
-            shutil.rmtree(folder)
+            discard(folder)
     check(done > 0 and not wrong, f"{what}: restored to {done} times, each as it was {wrong[:4]}")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, Checks, kill, launch, random_moment, rnd, run_parts, stop, until
+from fault_test import BINARY, Checks, discard, kill, launch, random_moment, rnd, run_parts, stop, until
 from replica_set import Member, ReplicaSet
 
 ROUNDS = int(os.environ.get("MAYFLY_KILL_ROUNDS", "8"))
@@ -648,4 +648,4 @@ if __name__ == "__main__":
     try:
         run_parts("encryption at rest", PARTS, check)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        discard(folder)

@@ -4,7 +4,7 @@ rotation, and an audit log that cannot be written. What it must not show: secret
 N failed".
 """
 
-import base64, json, os, re, shutil, signal, socket, struct, subprocess, tempfile, threading
+import base64, json, os, re, signal, socket, struct, subprocess, tempfile, threading
 from pathlib import Path
 
 import bson
@@ -12,7 +12,7 @@ from bson.binary import Binary
 from pymongo.errors import OperationFailure
 
 from audit_server import DENIED, OK, PASSWORD, WRONG, AuditedServer
-from fault_test import BINARY, Checks, Client, log_in, run_parts, skip, until, wait_for
+from fault_test import BINARY, Checks, Client, discard, log_in, run_parts, skip, until, wait_for
 from own_server import code
 from replica_set import ReplicaSet
 
@@ -600,7 +600,7 @@ def members():
         for m in s.members:
             if m.running():
                 m.stop()
-        shutil.rmtree(s.folder, ignore_errors=True)
+        discard(s.folder)
 
 
 def failed_logins():

@@ -3,13 +3,13 @@
 MAYFLY_BACKUP names another mayfly-backup.
 """
 
-import json, os, shutil, signal, subprocess, tempfile, threading
+import json, os, signal, subprocess, tempfile, threading
 from pathlib import Path
 
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, ROOT, Checks, free_port, rnd, run_parts, until
+from fault_test import BINARY, ROOT, Checks, discard, free_port, rnd, run_parts, until
 TOOL = os.environ.get("MAYFLY_BACKUP", str(ROOT / "build/release/mayfly-backup"))
 check = Checks(quiet=True)
 HOUR = 3600
@@ -176,4 +176,4 @@ def run_backup_parts(name, parts):
             if server.proc.poll() is None:
                 server.proc.kill()
                 server.proc.wait()
-        shutil.rmtree(work, ignore_errors=True)
+        discard(work)

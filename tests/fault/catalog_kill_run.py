@@ -6,9 +6,9 @@ After each kill the directory opens, what was answered is there, what was not is
 every collection validates. MAYFLY_KILL_ROUNDS (30) kills; MAYFLY_SEED replays the random choices.
 """
 
-import os, shutil, tempfile, threading, time
+import os, tempfile, threading, time
 
-from fault_test import SEED, Checks, Client, kill, random_moment, rnd, start, stop, until, wait_for
+from fault_test import SEED, Checks, Client, discard, kill, random_moment, rnd, start, stop, until, wait_for
 
 ROUNDS = int(os.environ.get("MAYFLY_KILL_ROUNDS", "30"))
 N = 3000
@@ -299,6 +299,6 @@ for round_no in range(ROUNDS):
             v = client.command(db, {"validate": coll, "full": True})
             check(v.get("valid") is True, f"{name}: validate {db}.{coll}: {str(v)[:1000]}")
 check(stop(proc) == 0, "clean stop")
-shutil.rmtree(os.path.dirname(data), ignore_errors=True)
+discard(os.path.dirname(data))
 print(f"kill -9 among {len(CASES)} kinds of changes: {ROUNDS} rounds, seed {SEED}")
 check.end("catalog kill")

@@ -4,13 +4,13 @@
 The last line says "N passed, N failed". With the names of parts (functions) as arguments only those run.
 """
 
-import os, shutil, tempfile
+import os, tempfile
 
 import pymongo
 from bson import Timestamp
 from bson.int64 import Int64
 
-from fault_test import Checks, run_parts
+from fault_test import Checks, discard, run_parts
 from replica_set import ReplicaSet, code
 
 check = Checks()
@@ -213,4 +213,4 @@ PARTS = (forged, gossip, rotation, without_access_control)
 try:
     run_parts("cluster_time", PARTS, check)
 finally:
-    shutil.rmtree(folder, ignore_errors=True)
+    discard(folder)

@@ -4,13 +4,13 @@ made by its members' options, and what docker/secure makes for TLS and members. 
 started with what the files say. The last line says "N passed, N failed".
 """
 
-import os, re, shutil, signal, subprocess, tempfile, time
+import os, re, signal, subprocess, tempfile, time
 from pathlib import Path
 
 import pymongo
 from pymongo.errors import OperationFailure, PyMongoError
 
-from fault_test import BINARY, ROOT, Checks, Deadline, figure, free_port, run_parts, until
+from fault_test import BINARY, ROOT, Checks, Deadline, discard, figure, free_port, run_parts, until
 
 check = Checks()
 PASSWORD = "canary-of-compose-4711"
@@ -71,7 +71,7 @@ class Server:
     def end(self):
         if self.proc.poll() is None:
             check(self.stop() == 0, "the server stops cleanly")
-        shutil.rmtree(self.folder, ignore_errors=True)
+        discard(self.folder)
 
 
 def code(client, command="ping"):
@@ -210,7 +210,7 @@ def by_files():
         check(code(s.client("boss")) == 0 and code(s.client(), "listDatabases") == 0, "and may log in")
     finally:
         s.end()
-        shutil.rmtree(folder, ignore_errors=True)
+        discard(folder)
 
 
 def key(folder):
@@ -382,7 +382,7 @@ def one_authority():
     check(run("bash", "-ec", "\n".join(said.splitlines()[1:]))[0] == 0, "what it says to do")
     check(run(secure, f"{folder}/old", "b")[0] == 0 and goes_with("old/tls", "old/b/b.pem")[0] == 0, "its authority")
     check(Path(folder, "old/b/key").read_bytes() == Path(folder, "old/key").read_bytes(), "and its key")
-    shutil.rmtree(folder, ignore_errors=True)
+    discard(folder)
 
 
 def secure_set():
@@ -430,7 +430,7 @@ def secure_set():
     finally:
         for s in servers:
             s.end()
-        shutil.rmtree(folder, ignore_errors=True)
+        discard(folder)
 
 
 run_parts(

@@ -4,12 +4,12 @@ for administrators, and the addresses that do not count (net.maxIncomingConnecti
 "N passed, N failed".
 """
 
-import json, os, shutil, socket, subprocess, tempfile
+import json, os, socket, subprocess, tempfile
 
 import pymongo
 from pymongo.errors import OperationFailure, PyMongoError
 
-from fault_test import BINARY, Checks, Client, log_in, run_parts, start, stop, until
+from fault_test import BINARY, Checks, Client, discard, log_in, run_parts, start, stop, until
 
 check = Checks()
 PASSWORD = "of the crowd"
@@ -57,7 +57,7 @@ class Server:
 
     def __exit__(self, *_):
         check(stop(self.proc) == 0, "the server stops cleanly")
-        shutil.rmtree(self.folder, ignore_errors=True)
+        discard(self.folder)
 
 
 def close(clients):
@@ -210,7 +210,7 @@ def exempt():
         )
         check(out.returncode == 2 and wrong in out.stderr, f"{wrong} is refused: {out.stderr}")
     check(os.listdir(folder) == [], "and nothing was made")
-    shutil.rmtree(folder, ignore_errors=True)
+    discard(folder)
 
 
 run_parts("crowd", (by_address, by_user, administrators, exempt), check)

@@ -20,7 +20,7 @@ their links, readiness says what is true, and what failed for want of a descript
            of writes and large documents neither
 """
 
-import os, resource, shutil, socket, struct, subprocess, tempfile, threading, time, urllib.error, urllib.request
+import os, resource, socket, struct, subprocess, tempfile, threading, time, urllib.error, urllib.request
 
 import bson
 from pymongo.errors import PyMongoError
@@ -31,6 +31,7 @@ from fault_test import (
     HELD_MICROS,
     Checks,
     Client,
+    discard,
     figure,
     free_port,
     random_moment,
@@ -464,4 +465,4 @@ def hello():
 try:
     run_parts("descriptors", (idle, returned, greetings, member, secondary, copies, again, few, hello), check)
 finally:
-    shutil.rmtree(work, ignore_errors=True)
+    discard(work)

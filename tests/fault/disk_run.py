@@ -9,7 +9,7 @@ import os, shutil, signal, subprocess, tempfile, threading, time
 from pathlib import Path
 
 import fault_test
-from fault_test import BINARY, ROOT, Checks, Client, Deadline, figure, launch, rnd, skip, stop, until, wait_for
+from fault_test import BINARY, ROOT, Checks, Client, Deadline, discard, figure, launch, rnd, skip, stop, until, wait_for
 
 FAULTY = os.environ.get("MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server"))
 ROUNDS = int(os.environ.get("MAYFLY_POWER_ROUNDS", "12"))
@@ -288,5 +288,5 @@ try:
     not_a_directory()
     damaged_files()
 finally:
-    shutil.rmtree(work, ignore_errors=True)
+    discard(work)
 check.end("disk")

@@ -17,7 +17,7 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
 
-from fault_test import ROOT, Checks, run_parts, until, wait_for
+from fault_test import ROOT, Checks, discard, run_parts, until, wait_for
 from own_server import OwnServer, code
 from replica_set import ReplicaSet
 
@@ -51,7 +51,7 @@ class Server(OwnServer):
     def __exit__(self, *_):
         self.proc.kill()
         self.proc.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        discard(self.folder)
 
 
 def joined(*documents):
@@ -560,11 +560,11 @@ def oplog():
         for m in s.members:
             if m.running():
                 m.kill()
-        shutil.rmtree(s.folder, ignore_errors=True)
+        discard(s.folder)
 
 
 if __name__ == "__main__":
     try:
         run_parts("dumps", [page, whole, past, own_fields, bounds, rights, oplog], check)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        discard(folder)

@@ -6,11 +6,11 @@ deadlines and counters agree.
 MAYFLY_EXPIRY_ROUNDS (20) rounds on one data directory; MAYFLY_SEED replays the random choices.
 """
 
-import os, shutil, tempfile, threading, time
+import os, tempfile, threading, time
 
 import bson
 
-from fault_test import SEED, Checks, Client, UntilGone, kill, random_moment, rnd, start, stop, until
+from fault_test import SEED, Checks, Client, UntilGone, discard, kill, random_moment, rnd, start, stop, until
 
 ROUNDS = int(os.environ.get("MAYFLY_EXPIRY_ROUNDS", "20"))
 # Nothing is removed until what a kill has left behind has been looked at.
@@ -137,6 +137,6 @@ left = lambda: client.command("kill", {"find": "docs", "includeExpired": True, "
 check(until(lambda: not left()), "documents were left")
 check(client.command("kill", {"validate": "docs"})["nrecords"] == 0, "records are left")
 check(stop(proc) == 0, "clean stop")
-shutil.rmtree(os.path.dirname(data), ignore_errors=True)
+discard(os.path.dirname(data))
 print(f"kill -9 during expiry: {ROUNDS} rounds, {written} documents, {expired} expired before the kill, seed {SEED}")
 check.end("expiry kill")

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
 import failed_parts
 import own
 from certificates import certificate
+from own import discard
 from ports import free_port
 from run import HELD_MICROS, ROOT, WATCHED, Client, held, initiate, launch, report_held
 from waits import PATIENCE, Deadline, processor_seconds, until, wait_for
@@ -31,6 +32,7 @@ class Checks:
 
     def __call__(self, ok, what):
         self.passed, self.failed = self.passed + bool(ok), self.failed + (not ok)
+        own.failed = own.failed or not ok
         if not self.quiet:
             print(("ok   " if ok else "FAIL ") + what, flush=True)
         elif not ok:

@@ -6,12 +6,25 @@ The server has 3 GB of address space (ulimit -v). It goes on, its memory stays b
 meanwhile, as often as hostile_watch.py has it.
 """
 
-import os, shutil, socket, struct, tempfile, threading, urllib.error, urllib.request, zlib
+import os, socket, struct, tempfile, threading, urllib.error, urllib.request, zlib
 
 import bson
 
 import fault_test
-from fault_test import BINARY, Checks, Client, Deadline, figure, free_port, memory_mb, start, stop, until, wait_for
+from fault_test import (
+    BINARY,
+    Checks,
+    Client,
+    Deadline,
+    discard,
+    figure,
+    free_port,
+    memory_mb,
+    start,
+    stop,
+    until,
+    wait_for,
+)
 from hostile_watch import FIND_AND_UPDATE, Watcher
 
 check = Checks(quiet=True)
@@ -165,5 +178,5 @@ for f in (half_messages, unread_replies, bombs, connections, values_without_end,
 # Somebody who does not read does not keep it from stopping.
 deaf = connect(message({"find": "large", "$db": "t"}) * 5)
 check(stop(proc) == 0, "clean stop")
-shutil.rmtree(work, ignore_errors=True)
+discard(work)
 check.end("floods")

@@ -7,11 +7,11 @@ projections, paths, the keys of many indexes.
 MAYFLY_GROWTH_ONLY: names of cases, to run these only.
 """
 
-import os, shutil, tempfile, time
+import os, tempfile, time
 
 import bson
 
-from fault_test import Checks, forget_peak, memory_mb, processor_seconds, run_parts, start, stop
+from fault_test import Checks, discard, forget_peak, memory_mb, processor_seconds, run_parts, start, stop
 
 # Of one operation: what its values may have together, the process's base and one copy of the largest value.
 MOST_MB = 600
@@ -339,5 +339,4 @@ def wide():
 try:
     run_parts("growth", [cases, wide], check)
 finally:
-    if not check.failed:
-        shutil.rmtree(work, ignore_errors=True)
+    discard(work)

@@ -20,7 +20,7 @@ MAYFLY_SEED repeats a run; MAYFLY_HOSTILE_SECONDS (30) is how long generated att
 every one has been tried once (about two hours). MAYFLY_HOSTILE_ONLY: a part of the names of attacks, to try only those.
 """
 
-import datetime, itertools, multiprocessing, os, select, shutil, socket, struct, tempfile, threading, time, zlib
+import datetime, itertools, multiprocessing, os, select, socket, struct, tempfile, threading, time, zlib
 
 import bson
 import bson.raw_bson
@@ -31,6 +31,7 @@ from fault_test import (
     Client,
     Deadline,
     check_held,
+    discard,
     figure,
     forget_peak,
     initiate,
@@ -774,7 +775,7 @@ def at_the_end():
         if name:
             figure(f"{what}, the worst", value, UNITS[what])
             print(f"         ({name})")
-    shutil.rmtree(work, ignore_errors=True)
+    discard(work)
 
 
 if __name__ == "__main__":

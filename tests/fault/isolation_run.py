@@ -17,7 +17,7 @@ from pathlib import Path
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import SEED
+from fault_test import SEED, discard
 from histories import MAJORITY, QUICK, Clients, History, Lists, Registers, Rows, read_all
 from moments import Moments
 from partition_run import FAR, KINDS, NEAR
@@ -306,7 +306,7 @@ def main():
         faults(check, folder)
     finally:
         if not kept:
-            shutil.rmtree(folder, ignore_errors=True)
+            discard(folder)
     check.end("isolation")
 
 

@@ -4,9 +4,9 @@
 MAYFLY_KILL_ROUNDS (30) rounds on one data directory that grows; MAYFLY_SEED replays the random choices.
 """
 
-import os, shutil, tempfile, threading, time
+import os, tempfile, threading, time
 
-from fault_test import SEED, Checks, Client, UntilGone, kill, random_moment, rnd, start, stop
+from fault_test import SEED, Checks, Client, UntilGone, discard, kill, random_moment, rnd, start, stop
 
 ROUNDS = int(os.environ.get("MAYFLY_KILL_ROUNDS", "30"))
 check = Checks(quiet=True)
@@ -130,7 +130,7 @@ for round_no in range(ROUNDS):
         v = client.command("kill", {"validate": "docs", "full": True})
         check(v.get("valid") is True, f"round {round_no}: validate: {str(v)[:2000]}")
 check(stop(proc) == 0, "clean stop")
-shutil.rmtree(os.path.dirname(data), ignore_errors=True)
+discard(os.path.dirname(data))
 print(
     f"kill -9: {ROUNDS} rounds, {acknowledged} acknowledged commands, "
     f"slowest reopening {slowest * 1000:.0f} ms, seed {SEED}"

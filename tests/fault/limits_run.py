@@ -7,7 +7,7 @@ largest filters, and a server without compressors. The last line says "N passed,
 MAYFLY_LIMITS_ONLY=TEXT,TEXT runs the packets whose name has one of them.
 """
 
-import hashlib, os, re, shutil, socket, struct, tempfile, threading, time, uuid, zlib
+import hashlib, os, re, socket, struct, tempfile, threading, time, uuid, zlib
 
 import bson
 
@@ -16,6 +16,7 @@ from fault_test import (
     Checks,
     Client,
     check_held,
+    discard,
     figure,
     forget_peak,
     memory_mb,
@@ -656,4 +657,4 @@ try:
     )
 finally:
     stop(proc)
-    shutil.rmtree(work, ignore_errors=True)
+    discard(work)

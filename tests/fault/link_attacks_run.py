@@ -6,14 +6,14 @@ page.
 At the end of each part both sides are equal by content and deadline. The last line says "N passed, N failed".
 """
 
-import copy, datetime, json, os, re, shutil, socket, struct, subprocess, tempfile, threading, uuid
+import copy, datetime, json, os, re, socket, struct, subprocess, tempfile, threading, uuid
 
 import bson
 import pymongo
 from pymongo.errors import PyMongoError
 
 import link_run
-from fault_test import BINARY, ROOT, certificate, free_port, random_moment, rnd, run_parts
+from fault_test import BINARY, ROOT, certificate, discard, free_port, random_moment, rnd, run_parts
 from link_run import LINK, LinkProcess, NEVER, Pair, Side, attempt, check
 from link_run import equal, eventually, now, pass_days, started, write
 from proxy import Network
@@ -693,7 +693,7 @@ def secured():
             link.kill()
         a.close()
         b.close()
-        shutil.rmtree(made, ignore_errors=True)
+        discard(made)
 
 
 def composed():
@@ -740,7 +740,7 @@ def composed():
         for p in procs:
             p.kill()
             p.wait()
-        shutil.rmtree(made, ignore_errors=True)
+        discard(made)
 
 
 PARTS = [lies, foreign_target, foreign_source, lost_definitions, slow_copy, copy_goes_on, rename_again]
@@ -750,4 +750,4 @@ if __name__ == "__main__":
     try:
         run_parts("link_attacks", PARTS, check)
     finally:
-        shutil.rmtree(link_run.folder, ignore_errors=True)
+        discard(link_run.folder)

@@ -7,12 +7,12 @@ itself; a link into an archive.
 The last line says "N passed, N failed".
 """
 
-import datetime, json, re, shlex, shutil, signal, subprocess, urllib.error, urllib.request
+import datetime, json, re, shlex, signal, subprocess, urllib.error, urllib.request
 
 import bson
 
 import link_run
-from fault_test import rnd, run_parts
+from fault_test import discard, rnd, run_parts
 from link_attacks_run import trim
 from link_run import NEVER, Pair, check, equal, eventually, now, pass_days
 
@@ -386,4 +386,4 @@ if __name__ == "__main__":
     try:
         run_parts("link_definitions", PARTS, check)
     finally:
-        shutil.rmtree(link_run.folder, ignore_errors=True)
+        discard(link_run.folder)

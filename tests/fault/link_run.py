@@ -7,13 +7,13 @@ renames, both directions, a second process, pause, history that is lost, kills o
 end of each both sides are equal by content and deadline. The last line says "N passed, N failed".
 """
 
-import contextlib, datetime, io, json, os, re, shlex, shutil, signal, subprocess, tempfile, urllib.request, weakref
+import contextlib, datetime, io, json, os, re, shlex, signal, subprocess, tempfile, urllib.request, weakref
 
 import bson
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import ROOT, Checks, free_port, random_moment, rnd, run_parts, until
+from fault_test import ROOT, Checks, discard, free_port, random_moment, rnd, run_parts, until
 from replica_set import ReplicaSet
 
 LINK = os.environ.get("MAYFLY_LINK", str(ROOT / "build/release/mayfly-link"))
@@ -58,7 +58,7 @@ class Side:
         for m in self.set.members:
             if m.running():
                 m.kill()
-        shutil.rmtree(self.set.folder, ignore_errors=True)
+        discard(self.set.folder)
 
 
 class LinkProcess:
@@ -762,4 +762,4 @@ if __name__ == "__main__":
     try:
         run_parts("link", PARTS, check)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        discard(folder)

@@ -5,7 +5,7 @@ before a login, passwords that show nowhere, a restart, and a set of three whose
 last line says "N passed, N failed".
 """
 
-import base64, hashlib, json, os, shutil, socket, struct, subprocess, tempfile, threading, time
+import base64, hashlib, json, os, socket, struct, subprocess, tempfile, threading, time
 import urllib.error, urllib.request
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pymongo
 from bson.binary import Binary
 from pymongo.errors import OperationFailure
 
-from fault_test import BINARY, Checks, Client, free_port, log_in, processor_seconds, run_parts, until
+from fault_test import BINARY, Checks, Client, discard, free_port, log_in, processor_seconds, run_parts, until
 from own_server import OwnServer, code
 from replica_set import ReplicaSet
 
@@ -767,8 +767,8 @@ def replica_set():
         for m in s.members:
             if m.running():
                 m.stop()
-        shutil.rmtree(s.folder, ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        discard(s.folder)
+        discard(folder)
 
 
 PARTS = (

@@ -2,12 +2,12 @@
 """A server as an operator has it: unix socket, IPv6, log rotation by command and by signal, its pid file; devices in
 the place of the files that it would rename and remove."""
 
-import glob, json, os, re, shutil, signal, socket, stat, subprocess, sys, tempfile, urllib.parse
+import glob, json, os, re, signal, socket, stat, subprocess, sys, tempfile, urllib.parse
 
 import pymongo
 from pymongo.errors import OperationFailure
 
-from fault_test import BINARY, Checks, free_port, until
+from fault_test import BINARY, Checks, discard, free_port, until
 
 check = Checks()
 folder = tempfile.mkdtemp(prefix="mayfly-ops-")
@@ -163,5 +163,5 @@ def harness():
 
 devices()
 harness()
-shutil.rmtree(folder, ignore_errors=True)
+discard(folder)
 check.end("operations")

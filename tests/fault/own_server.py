@@ -1,12 +1,12 @@
 """A mayflyd of a test's own, for those that start it again and log in to it."""
 
-import shutil, signal, subprocess, tempfile
+import signal, subprocess, tempfile
 from pathlib import Path
 
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, free_port, until
+from fault_test import BINARY, discard, free_port, until
 
 
 def code(f, *a, **k):
@@ -85,7 +85,7 @@ class OwnServer:
     def end(self):
         if self.proc.poll() is None:
             self.check(self.stop() == 0, "the server stops cleanly")
-        shutil.rmtree(self.folder, ignore_errors=True)
+        discard(self.folder)
 
     def __enter__(self):
         return self

@@ -6,9 +6,9 @@ MAYFLY_REAP_KILL_ROUNDS (12) rounds on one data directory; MAYFLY_SEED replays t
 the hour, so nothing here depends on how fast the machine is.
 """
 
-import datetime, os, shutil, tempfile
+import datetime, os, tempfile
 
-from fault_test import SEED, Checks, kill, random_moment, rnd, start, stop, wait_for
+from fault_test import SEED, Checks, discard, kill, random_moment, rnd, start, stop, wait_for
 
 ROUNDS = int(os.environ.get("MAYFLY_REAP_KILL_ROUNDS", "12"))
 REAPING, RESTING = ("--setParameter", "ttlMonitorEnabled=true"), ("--setParameter", "ttlMonitorEnabled=false")
@@ -89,6 +89,6 @@ check(
 )
 check(seen_in_the_middle > 0, "no kill came while documents were moved")
 check(stop(proc) == 0, "clean stop")
-shutil.rmtree(os.path.dirname(data), ignore_errors=True)
+discard(os.path.dirname(data))
 print(f"reap and kill -9: {ROUNDS} rounds, {next_id} documents, {seen_in_the_middle} kills in the middle, seed {SEED}")
 check.end("reap")

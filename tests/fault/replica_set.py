@@ -1,11 +1,11 @@
 """A replica set of real processes on this machine, for fault tests."""
 
-import os, shutil, signal, subprocess, tempfile
+import os, signal, subprocess, tempfile
 
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, ROOT, Checks, Deadline, free_port, until, wait_for
+from fault_test import BINARY, ROOT, Checks, Deadline, discard, free_port, until, wait_for
 
 FAULTY = os.environ.get(
     "MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server")
@@ -263,4 +263,4 @@ class ReplicaSet:
             if m.running():
                 m.resume()
                 m.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        discard(self.folder)

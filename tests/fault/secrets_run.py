@@ -4,7 +4,7 @@ and the data of clients that redactClientLogData takes out of the log.
 The last line says "N passed, N failed".
 """
 
-import base64, datetime, json, os, re, resource, shutil, signal, socket, subprocess, tempfile
+import base64, datetime, json, os, re, resource, signal, socket, subprocess, tempfile
 import urllib.error, urllib.request
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from bson.binary import Binary
 from pymongo.errors import OperationFailure
 
 from audit_server import DENIED, OK, PASSWORD, WRONG, AuditedServer
-from fault_test import BINARY, Checks, Client, certificate, free_port, log_in, run_parts, until
+from fault_test import BINARY, Checks, Client, certificate, discard, free_port, log_in, run_parts, until
 from own_server import code
 from secret_commands import NAMES, NUMBER, at_once, long_ones, others, reads, users_at_once, writes
 from secret_views import KEY, NO_NUMBER, USER, VALUE, by_log, by_stages, by_views, error_of
@@ -256,7 +256,7 @@ def secrets():
         s.proc.send_signal(signal.SIGSEGV)
         check(s.proc.wait(60) != 0, "a crash")
         check(search(s.folder, canary) == "", f"nor after a crash: {search(s.folder, canary)}")
-    shutil.rmtree(folder, ignore_errors=True)
+    discard(folder)
     key = f"{canary}KeyOfAllMembers0123456789".replace("-", "")
     folder = tempfile.mkdtemp(prefix="mayfly-audit-key-")
     Path(f"{folder}/key").write_text(key)
@@ -267,7 +267,7 @@ def secrets():
         check(until(lambda: s.connect().admin.command("hello")["isWritablePrimary"]), "is primary")
         s.first_user().shop.c.insert_one({})
         check(search(s.folder, key) == "", "a key file is in no other file")
-    shutil.rmtree(folder, ignore_errors=True)
+    discard(folder)
 
 
 def redaction():
@@ -494,7 +494,7 @@ def everywhere():
             marks.verdict(SHOWN, f"verbosity {level}")
             sent += len(marks.sent)
         check(s.proc.poll() is None, "and the server goes on")
-    shutil.rmtree(folder, ignore_errors=True)
+    discard(folder)
 
 
 def in_transactions(client, marks, uuid_of):
@@ -746,7 +746,7 @@ def files():
         for option, _, arguments, variables, _ in cases[:4]:
             status, said = said_of(arguments, variables)
             check(status != 0 and file in said and "too open" not in said, f"{option}, its own group: {said[-500:]}")
-    shutil.rmtree(folder, ignore_errors=True)
+    discard(folder)
 
 
 run_parts("secrets", (strangers, secrets, redaction, cursors, log_of_set, quoted, files, everywhere), check)

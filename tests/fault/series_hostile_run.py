@@ -15,13 +15,13 @@ MAYFLY_HOSTILE_BUCKETS (400) is how many damaged ones are tried; MAYFLY_SEED rep
 named. The last line says "N passed, N failed".
 """
 
-import datetime, os, shutil, struct, tempfile, threading
+import datetime, os, struct, tempfile, threading
 
 import bson
 from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 
-from fault_test import Checks, Client, memory_mb, rnd, run_parts, start, stop, wait_for
+from fault_test import Checks, Client, discard, memory_mb, rnd, run_parts, start, stop, wait_for
 
 TRIES = int(os.environ.get("MAYFLY_HOSTILE_BUCKETS", "400"))
 BEGIN = 1_893_456_000_000  # 2030-01-01
@@ -40,7 +40,7 @@ class Server:
     def __exit__(self, *_):
         check(self.proc.poll() is None, "the server is there at the end")
         check(stop(self.proc) == 0, "it stops by itself")
-        shutil.rmtree(self.folder, ignore_errors=True)
+        discard(self.folder)
 
     def connect(self):
         return Client("127.0.0.1", self.proc.port)

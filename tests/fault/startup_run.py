@@ -6,11 +6,11 @@ MAYFLYD names another binary. Each case is a start that must fail; afterwards th
 must serve.
 """
 
-import json, os, re, shutil, signal, socket, stat, subprocess, tempfile, time
+import json, os, re, signal, socket, stat, subprocess, tempfile, time
 
 import pymongo
 
-from fault_test import BINARY, ROOT, Checks, free_port, run_parts, skip
+from fault_test import BINARY, ROOT, Checks, discard, free_port, run_parts, skip
 from own_server import OwnServer
 
 check = Checks()
@@ -89,7 +89,7 @@ class Place:
         )
 
     def close(self):
-        shutil.rmtree(self.root, ignore_errors=True)
+        discard(self.root)
 
 
 class Case:

@@ -6,12 +6,12 @@ MAYFLY_FAULT_ROUNDS: rounds, half of them of a standalone and half of a set of o
 choices.
 """
 
-import itertools, os, shutil, signal, subprocess, sys, tempfile, threading, time
+import itertools, os, signal, subprocess, sys, tempfile, threading, time
 
 import pymongo
 from pymongo.errors import BulkWriteError, PyMongoError
 
-from fault_test import BINARY, Checks, Deadline, figure, free_port, rnd, until
+from fault_test import BINARY, Checks, Deadline, discard, figure, free_port, rnd, until
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", 6))
 check = Checks(quiet=True)
@@ -218,8 +218,7 @@ for n in range(ROUNDS):
     client.close()
     proc.send_signal(signal.SIGTERM)
     check(proc.wait(Deadline().seconds) == 0, f"{what}: the second end")
-    if not check.failed:
-        shutil.rmtree(folder, ignore_errors=True)
+    discard(folder)
 figure("the slowest end beside a load", slowest, "s")
 
 # Operations that go on until they are ended, on a machine on which every pause takes long: what runs has 15 s by the
@@ -253,6 +252,5 @@ proc.send_signal(signal.SIGTERM)
 code = proc.wait(Deadline().seconds)
 figure("the end beside operations that do not end", time.monotonic() - began, "s")
 check(code == 0, f"beside operations that do not end: ended with {code}, see {folder}")
-if not check.failed:
-    shutil.rmtree(folder, ignore_errors=True)
+discard(folder)
 check.end("stop")

@@ -2,9 +2,9 @@
 """--testClock in a replica set: the clock moves while all members are on this host, and is refused once one is
 elsewhere."""
 
-import shutil, socket, tempfile
+import socket, tempfile
 
-from fault_test import Checks, initiate, start, stop
+from fault_test import Checks, discard, initiate, start, stop
 
 check = Checks(quiet=True)
 folder = tempfile.mkdtemp(prefix="mayfly-clock-")
@@ -34,6 +34,5 @@ check(r.get("ok") == 1 and r["frozen"] is False, f"reading the clock: {r}")
 for p in reversed(procs):
     code = stop(p)
     check(code == 0, f"clean stop: {code}")
-if not check.failed:
-    shutil.rmtree(folder, ignore_errors=True)
+discard(folder)
 check.end("test clock")

@@ -5,9 +5,9 @@ there once, in one bucket, and cursors see each once. Under $out over another ti
 MAYFLY_KILL_ROUNDS (20) rounds on one data directory that grows; MAYFLY_SEED replays the random choices.
 """
 
-import collections, datetime, os, shutil, tempfile
+import collections, datetime, os, tempfile
 
-from fault_test import SEED, Checks, UntilGone, kill, random_moment, rnd, start, stop, until, wait_for
+from fault_test import SEED, Checks, UntilGone, discard, kill, random_moment, rnd, start, stop, until, wait_for
 
 # Merged at once, so that a kill meets it.
 OPTIONS = ["--setParameter", "timeSeriesSealIdleSecs=0"]
@@ -205,7 +205,7 @@ check(merged > 0, "nothing was merged")
 check(rounds_read > 0, "no cursor came to its end")
 check(replaced > 0, "nothing was replaced")
 check(stop(proc) == 0, "clean stop")
-shutil.rmtree(os.path.dirname(data), ignore_errors=True)
+discard(os.path.dirname(data))
 print(
     f"time series: {ROUNDS} rounds, {acknowledged} acknowledged commands, {merged} buckets merged, "
     f"{rounds_read} cursors read, {replaced} times replaced, seed {SEED}"

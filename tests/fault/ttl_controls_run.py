@@ -5,12 +5,12 @@ afterwards, what was in flight is there whole or not at all, and the rules act (
 MAYFLY_TTL_KILL_ROUNDS (12) rounds on one data directory; MAYFLY_SEED replays the random choices.
 """
 
-import json, os, shutil, tempfile, threading, time
+import json, os, tempfile, threading, time
 from datetime import datetime, timedelta, timezone
 
 from bson import ObjectId
 
-from fault_test import SEED, Checks, Client, Deadline, UntilGone, kill, random_moment, rnd, start, stop
+from fault_test import SEED, Checks, Client, Deadline, UntilGone, discard, kill, random_moment, rnd, start, stop
 
 ROUNDS = int(os.environ.get("MAYFLY_TTL_KILL_ROUNDS", "12"))
 GUARDED = ("--setParameter", "ttlGuardMinDocs=1", "--setParameter", "ttlGuardAction=hold")
@@ -167,6 +167,6 @@ asked = [l for l in lines if "isSystemUser" not in l["remote"]]
 check(len(asked) >= acknowledged // 3, f"{len(asked)} of clients")
 check(all(l["remote"].get("ip") == "127.0.0.1" and l["atype"] for l in asked), "audit lines say who and what")
 check(stop(proc) == 0, "clean stop")
-shutil.rmtree(os.path.dirname(data), ignore_errors=True)
+discard(os.path.dirname(data))
 print(f"ttl controls: {ROUNDS} rounds, {acknowledged} acknowledged changes, {len(lines)} audit lines, seed {SEED}")
 check.end("ttl_controls")

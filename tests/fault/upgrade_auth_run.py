@@ -5,12 +5,12 @@ key to the next, and from one authority to the next, while clients go on writing
 The last line says "N passed, N failed". With the names of parts (functions) as arguments only those run.
 """
 
-import os, shutil, subprocess, tempfile
+import os, subprocess, tempfile
 
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, Checks, certificate, free_port, run_parts
+from fault_test import BINARY, Checks, certificate, discard, free_port, run_parts
 from load import Writers
 from replica_set import Member, ReplicaSet, code
 
@@ -477,4 +477,4 @@ PARTS = (upgrade, rotation, allowlist, new_certificates, by_configuration_file, 
 try:
     run_parts("upgrade_auth", PARTS, check)
 finally:
-    shutil.rmtree(folder, ignore_errors=True)
+    discard(folder)

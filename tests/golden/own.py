@@ -2,7 +2,8 @@
 
 `claim()` gives the run a folder for all its files and a reaper: a process that waits for the run's end and then ends
 what the run has started and not ended, also when it was killed. The reaper knows those processes by a variable in their
-environment. The folder goes as well, unless the run has called `keep()`, because somebody is to look at what failed.
+environment. The folder goes as well if the run has ended with 0; otherwise somebody is to look at it, and the run says
+where it is. What a run does not need any more it gives to `discard()`.
 
   own.py reap PID MARK [FOLDER]     is the reaper
   own.py end MARK                   ends what a step of scripts/test has left behind
@@ -12,18 +13,21 @@ environment. The folder goes as well, unless the run has called `keep()`, becaus
                                     kills` had said when it began
 """
 
-import os, re, select, shutil, signal, subprocess, sys, tempfile, uuid
+import atexit, os, re, select, shutil, signal, subprocess, sys, tempfile, uuid
 from pathlib import Path
 
 import ports
 
 MARK = "TESTS_RUN"  # not MAYFLY_…: those a run may take away from what it starts
 STEP = "TESTS_STEP"  # the same for a step of scripts/test
-_KEPT = ".kept"
+_PASSED = ".passed"  # in the folder: the run has ended with 0
 DISK, MEMORY = 512, 256  # MB without which a run cannot be right
 BUILD = 2000  # MB that the release build takes
 claimed = None
+failed = False  # something has, so far
 kills_before = 0
+_said = False
+_exit = sys.exit
 
 
 def claim():
@@ -46,15 +50,48 @@ def claim():
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+    sys.exit = _note_exit
+    atexit.register(_end, os.getpid())
     for line in troubles():
         print(line, flush=True)
 
 
+def _note_exit(status=None):
+    """sys.exit of a run: an exit handler does not learn the status otherwise."""
+    global failed
+    failed = failed or status not in (None, 0)
+    _exit(status)
+
+
+def _end(pid):
+    """The exit handler. A process that is killed comes to no such place: its folder stays as well."""
+    if os.getpid() != pid:
+        return  # a fork
+    if failed or getattr(sys, "last_type", None):  # an exception that nobody has caught
+        keep()
+    else:
+        open(os.path.join(claimed, _PASSED), "w").close()
+
+
+def _gives_up():
+    return bool(os.environ.get("MAYFLY_NO_KEEP"))
+
+
 def keep():
-    """The folder stays, and says where it is. Not with MAYFLY_NO_KEEP set: of runs that are meant to fail."""
-    if claimed and os.listdir(claimed) and not os.environ.get("MAYFLY_NO_KEEP"):
-        open(os.path.join(claimed, _KEPT), "w").close()
+    """Says where the folder of a run that has failed is, once. Not with MAYFLY_NO_KEEP set: of runs that are meant to
+    fail, whose folders go."""
+    global failed, _said
+    failed = True
+    if claimed and not _said and not _gives_up() and os.listdir(claimed):
+        _said = True
         print(f"kept: {claimed}", flush=True)
+
+
+def discard(folder):
+    """Takes a folder away before the run ends, unless something has failed or is just failing: the reason may be in
+    it."""
+    if not failed and sys.exc_info()[0] is None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def kills():
@@ -151,7 +188,9 @@ def reap(pid, mark, folder=None):
         pass
     while kill_marked(MARK, mark):  # what is killed last may have started something
         pass
-    if folder and not os.path.exists(os.path.join(folder, _KEPT)):
+    if not folder or not os.path.isdir(folder):
+        return
+    if _gives_up() or os.path.exists(os.path.join(folder, _PASSED)) or not os.listdir(folder):
         shutil.rmtree(folder, ignore_errors=True)
 
 
