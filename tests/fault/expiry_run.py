@@ -6,11 +6,24 @@ deadlines and counters agree.
 MAYFLY_EXPIRY_ROUNDS (20) rounds on one data directory; MAYFLY_SEED replays the random choices.
 """
 
-import os, tempfile, threading, time
+import os, tempfile, time
 
 import bson
 
-from fault_test import SEED, Checks, Client, UntilGone, discard, kill, random_moment, rnd, start, stop, until
+from fault_test import (
+    SEED,
+    Checks,
+    UntilGone,
+    discard,
+    kill,
+    random_moment,
+    rnd,
+    start,
+    stop,
+    until,
+    wait_for,
+    wait_for_load,
+)
 
 ROUNDS = int(os.environ.get("MAYFLY_EXPIRY_ROUNDS", "20"))
 # Nothing is removed until what a kill has left behind has been looked at.
@@ -46,6 +59,7 @@ class Writer(UntilGone):
         reply = c.command("kill", cmd)
         if reply["ok"] == 1 and reply["n"] == len(ids):
             self.known += ids
+            self.acknowledged += 1
         if r.random() < 0.3:
             c.command(
                 "kill", {"touch": "docs", "q": {"_id": {"$in": ids}}, "expireAfterSeconds": 1, "multi": True}
@@ -66,6 +80,12 @@ def rows(c, cmd):
         reply = c.command("kill", {"getMore": reply["cursor"]["id"], "collection": "docs", "batchSize": 100_000})
         out += reply["cursor"]["nextBatch"]
     return out
+
+
+def tombstones(began, limit=1_000_000):
+    """What is on record as expired since a round began."""
+    pipeline = [{"$tombstones": {"since": bson.DatetimeMS(began - 1000)}}, {"$limit": limit}]
+    return rows(client, {"aggregate": "docs", "pipeline": pipeline, "cursor": {"batchSize": 100_000}})
 
 
 data = tempfile.mkdtemp(prefix="mayfly-expiry-kill-") + "/data"
@@ -90,7 +110,10 @@ for round_no in range(ROUNDS):
     writers = [Writer(n, rnd.randrange(1 << 30)) for n in range(3)]
     for w in writers:
         w.start()
-    random_moment(0.05, 0.5)
+    wait_for_load(writers)
+    if round_no % 2 == 0:  # otherwise it may hit the very first that expires
+        wait_for(lambda: tombstones(began, 1))
+    random_moment(0, 0.5)
     kill(proc)
     for w in writers:
         w.join()
@@ -99,17 +122,7 @@ for round_no in range(ROUNDS):
         d["_id"]
         for d in rows(client, {"find": "docs", "batchSize": 100_000, "includeExpired": True, "projection": {"_id": 1}})
     }
-    gone = [
-        d
-        for d in rows(
-            client,
-            {
-                "aggregate": "docs",
-                "pipeline": [{"$tombstones": {"since": bson.DatetimeMS(began - 1000)}}],
-                "cursor": {"batchSize": 100_000},
-            },
-        )
-    ]
+    gone = tombstones(began)
     names = {d["id"] for d in gone}
     known = {i for w in writers for i in w.known}
     written, expired = written + len(known), expired + len(gone)
@@ -134,6 +147,7 @@ for round_no in range(ROUNDS):
 client.command("kill", {"collMod": "docs", "expiry": {"recoverSeconds": 0}})
 client.command("admin", {"setParameter": 1, "ttlMonitorEnabled": True})
 left = lambda: client.command("kill", {"find": "docs", "includeExpired": True, "limit": 1})["cursor"]["firstBatch"]
+check(expired > 0, "nothing had expired before a kill")
 check(until(lambda: not left()), "documents were left")
 check(client.command("kill", {"validate": "docs"})["nrecords"] == 0, "records are left")
 check(stop(proc) == 0, "clean stop")

@@ -111,10 +111,10 @@ def random_moment(least, most):
 
 class UntilGone(threading.Thread):
     """Takes one step after the other on a connection of its own until the server is gone. `seed`: of its own choices;
-    each step that was acknowledged is to be counted."""
+    each step that was acknowledged is to be counted, and no other."""
 
     def __init__(self, port, seed=None):
-        super().__init__()
+        super().__init__(daemon=True)
         self.port, self.rnd, self.acknowledged = port, random.Random(seed), 0
 
     def run(self):
@@ -124,6 +124,14 @@ class UntilGone(threading.Thread):
                 self.step(c)
         except (ConnectionError, OSError):
             pass
+
+
+def wait_for_load(workers):
+    """Waits until each UntilGone has had a step acknowledged: a fault before that meets nothing. An error if one does
+    not come so far."""
+    until(lambda: all(w.acknowledged or not w.is_alive() for w in workers))
+    idle = sum(w.acknowledged == 0 for w in workers)
+    assert not idle, f"no load: {idle} of {len(workers)} clients had nothing acknowledged (seed {SEED})"
 
 
 def start(data, *options, binary=BINARY, stdin=None):

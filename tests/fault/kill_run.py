@@ -4,9 +4,9 @@
 MAYFLY_KILL_ROUNDS (30) rounds on one data directory that grows; MAYFLY_SEED replays the random choices.
 """
 
-import os, tempfile, threading, time
+import os, tempfile, time
 
-from fault_test import SEED, Checks, Client, UntilGone, discard, kill, random_moment, rnd, start, stop
+from fault_test import SEED, Checks, UntilGone, discard, kill, random_moment, rnd, start, stop, wait_for_load
 
 ROUNDS = int(os.environ.get("MAYFLY_KILL_ROUNDS", "30"))
 check = Checks(quiet=True)
@@ -34,6 +34,7 @@ class Writer(UntilGone):
                 for b in batch:
                     m["known"][b] = 0
                     del m["unsure"][b]
+                self.acknowledged += 1
             m["recent"] = m["recent"][-300:] + batch[-3:]
         else:
             b = r.choice(m["recent"])
@@ -47,13 +48,23 @@ class Writer(UntilGone):
                 if reply["ok"] == 1 and reply["n"] == 1:
                     m["known"][b] = old + 1
                     del m["unsure"][b]
+                    self.acknowledged += 1
             else:
                 m["unsure"][b] = {old, None}
                 reply = c.command("kill", {"delete": "docs", "deletes": [{"q": {"_id": b}, "limit": 1}], **wc})
                 if reply["ok"] == 1 and reply["n"] == 1:
                     m["gone"].add(b)
                     del m["unsure"][b]
-        self.acknowledged += 1
+                    self.acknowledged += 1
+
+
+class Builder(UntilGone):
+    """Builds an index and drops it, so that a kill always hits one of both."""
+
+    def step(self, c):
+        built = c.command("kill", {"createIndexes": "docs", "indexes": [{"key": {"v": 1}, "name": "v_later"}]})
+        dropped = c.command("kill", {"dropIndexes": "docs", "index": "v_later"})
+        self.acknowledged += built["ok"] == dropped["ok"] == 1
 
 
 def read_all(c):
@@ -81,30 +92,19 @@ client.command(
         ],
     },
 )
-acknowledged, slowest = 0, 0.0
-
-
-def build_and_drop():
-    try:
-        k = Client("127.0.0.1", proc.port)
-        k.command("kill", {"createIndexes": "docs", "indexes": [{"key": {"v": 1}, "name": "v_later"}]})
-        k.command("kill", {"dropIndexes": "docs", "index": "v_later"})
-    except (ConnectionError, OSError):
-        pass
-
-
+acknowledged, in_the_middle, slowest = 0, 0, 0.0
 for round_no in range(ROUNDS):
     writers = [Writer(proc.port, n, models[n], rnd.randrange(1 << 30)) for n in range(len(models))]
-    for w in writers:
+    builders = [Builder(proc.port)] if round_no % 4 == 1 else []
+    for w in writers + builders:
         w.start()
-    random_moment(0.02, 0.35)
-    if rnd.random() < 0.2:  # sometimes it hits an index build or a drop
-        threading.Thread(target=build_and_drop).start()
-        random_moment(0, 0.05)
+    wait_for_load(writers + builders)
+    random_moment(0, 0.35)
     kill(proc)
-    for w in writers:
+    for w in writers + builders:
         w.join()
         acknowledged += w.acknowledged
+    in_the_middle += any(m["unsure"] for m in models)
     began = time.monotonic()
     proc, client = start(data)
     slowest = max(slowest, time.monotonic() - began)
@@ -129,10 +129,11 @@ for round_no in range(ROUNDS):
     if round_no % 5 == 4 or round_no == ROUNDS - 1:
         v = client.command("kill", {"validate": "docs", "full": True})
         check(v.get("valid") is True, f"round {round_no}: validate: {str(v)[:2000]}")
+check(in_the_middle > 0, "no kill came in the middle of a command")
 check(stop(proc) == 0, "clean stop")
 discard(os.path.dirname(data))
 print(
-    f"kill -9: {ROUNDS} rounds, {acknowledged} acknowledged commands, "
+    f"kill -9: {ROUNDS} rounds, {acknowledged} acknowledged commands, {in_the_middle} kills in the middle of one, "
     f"slowest reopening {slowest * 1000:.0f} ms, seed {SEED}"
 )
 check.end("kill")

@@ -7,7 +7,20 @@ MAYFLY_KILL_ROUNDS (20) rounds on one data directory that grows; MAYFLY_SEED rep
 
 import collections, datetime, os, tempfile
 
-from fault_test import SEED, Checks, UntilGone, discard, kill, random_moment, rnd, start, stop, until, wait_for
+from fault_test import (
+    SEED,
+    Checks,
+    UntilGone,
+    discard,
+    kill,
+    random_moment,
+    rnd,
+    start,
+    stop,
+    until,
+    wait_for,
+    wait_for_load,
+)
 
 # Merged at once, so that a kill meets it.
 OPTIONS = ["--setParameter", "timeSeriesSealIdleSecs=0"]
@@ -144,7 +157,8 @@ for round_no in range(ROUNDS):
     replacer = Replacer(proc.port, copy)
     for w in [*writers, reader, replacer]:
         w.start()
-    random_moment(0.02, 0.3)
+    wait_for_load(writers)
+    random_moment(0, 0.3)
     if round_no == ROUNDS - 1:  # on a slow machine no round before may have come so far
         wait_for(lambda: rounds_read + reader.rounds > 0 and replaced + replacer.done > 0, 60)
     kill(proc)

@@ -10,7 +10,20 @@ from datetime import datetime, timedelta, timezone
 
 from bson import ObjectId
 
-from fault_test import SEED, Checks, Client, Deadline, UntilGone, discard, kill, random_moment, rnd, start, stop
+from fault_test import (
+    SEED,
+    Checks,
+    Client,
+    Deadline,
+    UntilGone,
+    discard,
+    kill,
+    random_moment,
+    rnd,
+    start,
+    stop,
+    wait_for_load,
+)
 
 ROUNDS = int(os.environ.get("MAYFLY_TTL_KILL_ROUNDS", "12"))
 GUARDED = ("--setParameter", "ttlGuardMinDocs=1", "--setParameter", "ttlGuardAction=hold")
@@ -86,7 +99,8 @@ for round_no in range(ROUNDS):
     threads = [Changer(proc.port, r, models[r], rnd.randrange(1 << 30)) for r in RULES]
     for t in threads:
         t.start()
-    random_moment(0.02, 0.25)
+    wait_for_load(threads)
+    random_moment(0, 0.25)
     # Sometimes it hits a rule that the guard has to look at.
     guard = f"g{round_no}"
     made = []
