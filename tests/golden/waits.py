@@ -25,6 +25,7 @@ class Deadline:
 
     def __init__(self, seconds=PATIENCE):
         self.began, self.seconds = time.monotonic(), max(seconds, PATIENCE) * SLOWNESS
+        self.millis = int(self.seconds * 1000)
 
     def took(self):
         """Seconds so far: a figure, not a verdict."""
