@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pymongo
 
-from fault_test import rnd, run_parts
+from fault_test import Deadline, rnd, run_parts
 from load import Watcher, Writers, verdict
 from replica_set import FAULTY, Checks, ReplicaSet, code
 
@@ -30,7 +30,7 @@ def again(s, *members):
 
 
 def insert(s, n):
-    client = pymongo.MongoClient(s.uri, serverSelectionTimeoutMS=20000)
+    client = pymongo.MongoClient(s.uri, serverSelectionTimeoutMS=Deadline().millis)
     client.test.kept.insert_many([{"_id": f"{time.monotonic_ns()}-{i}", "n": i} for i in range(n)])
     client.close()
 
@@ -52,8 +52,8 @@ def failing_disks():
     try:
         begin(s)
         p = s.primary()
-        p.client.test.short.create_index("at", expireAfterSeconds=0)
-        p.client.test.kept.create_index("n")
+        p.patient.test.short.create_index("at", expireAfterSeconds=0)
+        p.patient.test.kept.create_index("n")
         load, watcher = Writers(s.uri, timeout=4), Watcher(s.uri, 4)
         writers += [load, watcher]
         for which, what in (
@@ -73,9 +73,8 @@ def failing_disks():
             )
             load.go_on(s, 100)
             again(s, m)
+        watcher.finish(s)
         load.finish()
-        watcher.stop = True
-        watcher.join()
         verdict(s, check, [load], [watcher], "disks that answer errors")
     finally:
         for w in writers:
@@ -90,11 +89,11 @@ def cut_logs():
     try:
         begin(s)
         p = s.primary()
-        p.client.test.short.create_index("at", expireAfterSeconds=0)
-        p.client.test.kept.create_index("n")
+        p.patient.test.short.create_index("at", expireAfterSeconds=0)
+        p.patient.test.kept.create_index("n")
         load, watcher = Writers(s.uri, timeout=6), Watcher(s.uri, 6)
         writers += [load, watcher]
-        big = pymongo.MongoClient(s.uri, serverSelectionTimeoutMS=20000)
+        big = pymongo.MongoClient(s.uri, serverSelectionTimeoutMS=Deadline().millis)
         written = 0
         for r in range(ROUNDS):
             for _ in range(rnd.randint(8, 14)):
@@ -106,9 +105,8 @@ def cut_logs():
             again(s, *victims)
             load.go_on(s, 50)
         big.close()
+        watcher.finish(s)
         load.finish()
-        watcher.stop = True
-        watcher.join()
         s.settled()
         check(s.primary().client.test.big.count_documents({}) == written, f"{written} large documents are there")
         first = [next(iter(m.client.local["oplog.rs"].find().sort("$natural", 1).limit(1)))["ts"] for m in s.members]

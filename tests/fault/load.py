@@ -13,7 +13,7 @@ class Writers:
         self.name, self.timeout, self.retry = name, timeout, retry
         self.stop, self.acknowledged, self.unknown, self.gaps, self.errors = False, set(), set(), [], []
         self.lock = threading.Lock()
-        self.threads = [threading.Thread(target=self.run, args=(uri, i)) for i in range(threads)]
+        self.threads = [threading.Thread(target=self.run, args=(uri, i), daemon=True) for i in range(threads)]
         for t in self.threads:
             t.start()
 
@@ -59,7 +59,7 @@ class Watcher(threading.Thread):
     """Reads what expires from the primary: once gone, for ever gone."""
 
     def __init__(self, uri, timeout=15):
-        super().__init__()
+        super().__init__(daemon=True)
         self.timeout = timeout
         self.stop, self.gone, self.back, self.uri, self.reads = False, set(), set(), uri, 0
         self.start()
@@ -88,6 +88,12 @@ class Watcher(threading.Thread):
             self.gone |= seen - now
             seen |= now
 
+    def finish(self, s):
+        """Ends it beside the writers once it has seen something go: until then it could not see anything come back."""
+        s.wait(lambda: self.gone, "a watcher to see something go")
+        self.stop = True
+        self.join()
+
 
 def verdict(s, check, writers, watchers, what):
     """What every fault run looks at in the end: `writers` and `watchers` have finished, everybody is reachable."""
@@ -95,7 +101,7 @@ def verdict(s, check, writers, watchers, what):
     primary = s.primary()
     acknowledged, unknown = set().union(*(w.acknowledged for w in writers)), set().union(*(w.unknown for w in writers))
     gone, back = set().union(*(w.gone for w in watchers)), set().union(*(w.back for w in watchers))
-    have = {d["_id"] for d in primary.client.test.kept.find({}, {"_id": 1})}
+    have = {d["_id"] for d in primary.patient.test.kept.find({}, {"_id": 1})}
     lost, strange = acknowledged - have, have - acknowledged - unknown
     print(
         f"     {what}, {len(acknowledged)} acknowledged, {len(unknown)} failed, {len(gone)} seen to expire, "
@@ -107,12 +113,13 @@ def verdict(s, check, writers, watchers, what):
     check(not strange, f"no write came from nowhere ({len(strange)})")
     check(not back, f"nothing that expired came back ({len(back)})")
     check(len(acknowledged) > 100, "there was load")
+    check(all(w.gone for w in watchers), f"each watcher has seen documents go: {[len(w.gone) for w in watchers]}")
     s.wait(lambda: s.primary().client.test.short.count_documents({}) == 0, "what is due is removed by the last primary")
     s.settled()
     hashes = s.hashes("test")
     check(len(set(hashes)) == 1, f"all members hold the same: {hashes}")
     check(
-        all(m.client.test.command("validate", "kept")["valid"] for m in s.members),
+        all(m.patient.test.command("validate", "kept")["valid"] for m in s.members),
         "every member's indexes fit its documents",
     )
     check(all(m.stop() == 0 for m in s.members), "every member stops cleanly")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pymongo.write_concern import WriteConcern
 
-from fault_test import figure
+from fault_test import Deadline, figure
 from load import Watcher, Writers, verdict
 from replica_set import FAULTY, Checks, ReplicaSet
 
@@ -71,7 +71,9 @@ def stalled_disk(s):
         for m in stalled:
             m.tell("slow 2500")
         coll, took = (
-            primary.client.test.get_collection("stalled", write_concern=WriteConcern(w="majority", wtimeout=60000)),
+            primary.client.test.get_collection(
+                "stalled", write_concern=WriteConcern(w="majority", wtimeout=Deadline().millis)
+            ),
             0,
         )
         for n in range(20):  # what a member is told it takes in a moment later
@@ -119,7 +121,7 @@ def power(s, load):
         load.go_on(s, 200)
         for m in s.members:
             m.tell("power")
-        codes = [m.proc.wait(30) for m in s.members]
+        codes = [m.proc.wait(Deadline().seconds) for m in s.members]
         # 9: what was not synced is dropped; 14: the server has noticed that its disk is gone a moment before that.
         check(set(codes) <= {9, 14}, f"the power failed everywhere at once: {codes}")
         back(s, *s.members)
@@ -213,16 +215,15 @@ def main():
     try:
         s.initiate()
         p = s.primary()
-        p.client.test.short.create_index("at", expireAfterSeconds=0)
-        p.client.test.kept.create_index("n")
+        p.patient.test.short.create_index("at", expireAfterSeconds=0)
+        p.patient.test.kept.create_index("n")
         load, watcher = Writers(s.uri, timeout=4), Watcher(s.uri, 4)
         writers.append(load)
         for part in (rolling_restart, slow_disk, full_disk, power, trimmed):
             print(f"     {part.__name__}", flush=True)
             part(s, writers if part is rolling_restart else load)
+        watcher.finish(s)
         load.finish()
-        watcher.stop = True
-        watcher.join()
         for part in (stalled_disk, clocks):
             print(f"     {part.__name__}", flush=True)
             part(s)

@@ -26,13 +26,11 @@ class Member:
         self.port, self.folder, self.extra, self.proc = free_port(), folder, list(extra), None
         self.name, self.stdin, self.binary = name, None, BINARY
         self.reached = network.add(name, self.port) if network else self.port  # by the others, and by drivers
-        self.client = self.new_client()
+        self.client, self.patient_client = self.new_client(), None
 
     def new_client(self, **more):
         """To this member alone; it says what failed instead of trying again."""
-        return pymongo.MongoClient(
-            "127.0.0.1",
-            self.port,
+        options = dict(
             directConnection=True,
             serverSelectionTimeoutMS=3000,
             connectTimeoutMS=3000,
@@ -40,8 +38,18 @@ class Member:
             readPreference="secondaryPreferred",
             retryWrites=False,
             retryReads=False,
-            **more,
         )
+        return pymongo.MongoClient("127.0.0.1", self.port, **options | more)
+
+    @property
+    def patient(self):
+        """For what is asked once of a member that is up; `client` is for what is asked again until it is so."""
+        if self.patient_client is None:
+            millis = Deadline().millis
+            self.patient_client = self.new_client(
+                serverSelectionTimeoutMS=millis, connectTimeoutMS=millis, socketTimeoutMS=millis
+            )
+        return self.patient_client
 
     @property
     def host(self):
@@ -90,7 +98,7 @@ class Member:
 
     def stop(self):
         self.proc.send_signal(signal.SIGTERM)
-        return self.proc.wait(60)
+        return self.proc.wait(Deadline().seconds)
 
     def tell(self, line, wait=False):
         """fault_server alone. wait: until it has done so, and says it."""
@@ -142,7 +150,7 @@ class ReplicaSet:
         return {"_id": "rs0", "members": [{"_id": i, "host": m.host} for i, m in enumerate(self.members)]}
 
     def initiate(self):
-        self.members[0].client.admin.command("replSetInitiate", self.config())
+        self.members[0].patient.admin.command("replSetInitiate", self.config())
         self.in_place()
 
     def add(self, member):
@@ -240,7 +248,7 @@ class ReplicaSet:
         self.wait(same, "the same optime everywhere", seconds)
 
     def hashes(self, db):
-        return [m.client[db].command("dbHash")["md5"] for m in self.members]
+        return [m.patient[db].command("dbHash")["md5"] for m in self.members]
 
     def same(self, db="test"):
         """Whether all members hold the same. What no majority had may still be on its way between one member's hash and
