@@ -196,7 +196,7 @@ class Entities:
                 api["version"], strict=api.get("strict"), deprecation_errors=api.get("deprecationErrors")
             )
         options.setdefault("heartbeatFrequencyMS", 100)
-        options.setdefault("serverSelectionTimeoutMS", 15000)
+        options.setdefault("serverSelectionTimeoutMS", Deadline().millis)
         client = pymongo.MongoClient(self.uri, event_listeners=[listener], **options)
         self.clients.append(client)
         self.listeners[e["id"]] = listener
@@ -531,7 +531,9 @@ class Environment:
 
     def __init__(self, uri):
         self.uri = uri
-        self.client = pymongo.MongoClient(uri, serverSelectionTimeoutMS=15000, uuidRepresentation="standard")
+        self.client = pymongo.MongoClient(
+            uri, serverSelectionTimeoutMS=Deadline().millis, uuidRepresentation="standard"
+        )
         self.admin = self.client.admin
         hello = self.admin.command("hello")
         self.members = len(hello.get("hosts", []))

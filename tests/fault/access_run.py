@@ -28,7 +28,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import OperationFailure
 
 from bulk_write_cursor import of_bulk_write
-from fault_test import ROOT, Checks, log_in, run_parts, start, stop, until, wait_for
+from fault_test import ROOT, Checks, Deadline, log_in, run_parts, start, stop, until, wait_for
 from guarded_server import PASSWORD, GuardedServer, code
 
 check = Checks(quiet=True)
@@ -186,7 +186,7 @@ def shown():
         check(code(other.admin, kill) == UNAUTHORIZED, "killOp of another user's operation")
         check(not done.is_set(), "which goes on")
         check(code(server.root.admin, kill) == 0, "and by who has the action")
-        thread.join(60)
+        thread.join(Deadline().seconds)
         client.close()
         other.close()
 
@@ -668,7 +668,7 @@ def waiting():
                 server.root.shop.command(change)
                 if comes:
                     server.root.shop.log.insert_one({})
-                thread.join(30)
+                thread.join(Deadline().seconds)
                 check(done == [UNAUTHORIZED], f"{next(iter(change))} during a getMore: {done}")
             client.close()
             server.root.shop.command({"dropAllUsersFromDatabase": 1})

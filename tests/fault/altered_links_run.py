@@ -12,7 +12,7 @@ import os, struct, tempfile, threading
 from pymongo.errors import PyMongoError
 from pymongo.write_concern import WriteConcern
 
-from fault_test import Checks, certificate, rnd, run_parts, until
+from fault_test import Checks, Deadline, certificate, rnd, run_parts, until
 from proxy import Network
 from replica_set import ReplicaSet
 
@@ -126,7 +126,7 @@ def attack(what, *options):
         before = len(kept)
         check(until(lambda: len(kept) > before + 20, 90), f"{what}: writes go on")
         ends.set()
-        thread.join(120)
+        thread.join(Deadline(120).seconds)
         s.in_place()
         check(all(m.running() for m in s.members), f"{what}: no member has ended")
         check(s.same(), f"{what}: all hold the same")

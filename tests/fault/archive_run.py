@@ -362,7 +362,7 @@ def by_restore():
             paths = {"mayflyd": BINARY, "/backups/db": backups, "/archive": archive.path}
             paths["/data/restored"] = f"{to}/data"
             words = [paths.get(w, w) for w in words]
-            r = subprocess.run(words, capture_output=True, text=True, timeout=120)
+            r = subprocess.run(words, capture_output=True, text=True, timeout=Deadline(120).seconds)
             return to, r.returncode, r.stdout + r.stderr
 
         for at, state, n in sample(model, first):
@@ -758,7 +758,7 @@ def options():
                 + ["--httpPort", "0", *extra],
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=Deadline().seconds,
             )
             check(r.returncode == 2 and word in r.stdout + r.stderr, f"{extra}: {r.returncode} {r.stderr[-300:]}")
 

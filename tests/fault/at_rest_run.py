@@ -13,7 +13,7 @@ from pathlib import Path
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, Checks, discard, kill, launch, random_moment, rnd, run_parts, stop, until
+from fault_test import BINARY, Checks, Deadline, discard, kill, launch, random_moment, rnd, run_parts, stop, until
 from replica_set import Member, ReplicaSet
 
 ROUNDS = int(os.environ.get("MAYFLY_KILL_ROUNDS", "8"))
@@ -49,7 +49,12 @@ def serve(data, *options):
     assert port, open(data + ".log", errors="replace").read()[-2000:]
     proc.port = port
     return proc, pymongo.MongoClient(
-        "127.0.0.1", port, directConnection=True, serverSelectionTimeoutMS=20000, retryWrites=False, retryReads=False
+        "127.0.0.1",
+        port,
+        directConnection=True,
+        serverSelectionTimeoutMS=Deadline().millis,
+        retryWrites=False,
+        retryReads=False,
     )
 
 
@@ -266,7 +271,7 @@ def refused(what, data, code, says, *options):
         [BINARY, "--dbpath", data, "--port", "0", "--nounixsocket", "--httpPort", "0", *options],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=Deadline().seconds,
     )
     check(p.returncode == code, f"{what}: exit code {p.returncode}, expected {code}")
     said = [says] if isinstance(says, str) else says
@@ -401,7 +406,7 @@ def damage():
             proc, port = launch(BINARY, ["--dbpath", copy, *encrypted(key)], copy + ".log")
             said = open(copy + ".log", errors="replace").read()
             if port is None:
-                code = proc.wait(60)
+                code = proc.wait(Deadline().seconds)
                 check(code in (2, 14, 100), f"{where}: exit code {code}: {said[-400:]}")
                 clear = any(w in said for w in ("orrupt", "amaged", "missing", "another store"))
                 check(clear, f"{where}: {said[-400:]}")
@@ -429,7 +434,7 @@ def damaged_backup():
     def restore():
         to = new_directory()
         words = [BINARY, "--restore", backups, "--dbpath", to, *encrypted(key)]
-        p = subprocess.run(words, capture_output=True, text=True, timeout=120)
+        p = subprocess.run(words, capture_output=True, text=True, timeout=Deadline(120).seconds)
         return p.returncode, p.stdout + p.stderr, to
 
     files = sorted(p for p in Path(backups).rglob("*") if p.is_file() and p.stat().st_size > 64)
@@ -488,7 +493,10 @@ def rotation():
     was = keystore.read_bytes()
     args = encrypted(keys[2], "--encryptionRotateFrom", keys[1])
     again = subprocess.run(
-        [BINARY, "--dbpath", data, "--port", "0", "--nounixsocket", *args], capture_output=True, text=True, timeout=60
+        [BINARY, "--dbpath", data, "--port", "0", "--nounixsocket", *args],
+        capture_output=True,
+        text=True,
+        timeout=Deadline().seconds,
     )
     said = again.returncode == 100 and "another process is using the data directory" in again.stderr
     check(said, f"a second start beside it is refused: {again.returncode} {again.stderr[-300:]}")

@@ -12,7 +12,7 @@ from bson.binary import Binary
 from pymongo.errors import OperationFailure
 
 from audit_server import DENIED, OK, PASSWORD, WRONG, AuditedServer
-from fault_test import BINARY, Checks, Client, discard, log_in, run_parts, skip, until, wait_for
+from fault_test import BINARY, Checks, Client, Deadline, discard, log_in, run_parts, skip, until, wait_for
 from own_server import code
 from replica_set import ReplicaSet
 
@@ -189,7 +189,7 @@ def users():
         check(len(s.events("shutdown")) == 1, "the end")
         s.start()
         code(s.connect("root").admin.command, "shutdown")
-        s.proc.wait(60)
+        s.proc.wait(Deadline().seconds)
         ends = s.events("shutdown")
         check(len(ends) == 2 and ends[1]["users"] == [ROOT_USER], f"who ended it: {ends[1:]}")
 
@@ -272,7 +272,7 @@ def logouts():
         check(until(lambda: db.command("currentOp", **{"command.getMore": cursor})["inprog"]), "a getMore waits")
         dropped("waits")
         root.shop.log.insert_one({"_id": 1})
-        thread.join(90)
+        thread.join(Deadline(90).seconds)
         check(said and said[0].get("code") == DENIED, f"it ends: {said}")
         ends("waits", DROPPED)
 
@@ -413,7 +413,7 @@ auditLog:
         got = [(e["atype"], e["param"]["ns"]) for e in s.events()]
         check(got == [("createCollection", "test.c"), ("dropCollection", "test.c")], f"the manual's filter: {got}")
     for bad in ("{ a: { $nope: 1 } }", "{ a:", "{ $expr: true }"):
-        p = subprocess.run([BINARY, "--auditFilter", bad], capture_output=True, text=True, timeout=60)
+        p = subprocess.run([BINARY, "--auditFilter", bad], capture_output=True, text=True, timeout=Deadline().seconds)
         check(p.returncode == 2 and "auditFilter" in p.stderr, f"refused at start: {p.stderr[:100]}")
 
 

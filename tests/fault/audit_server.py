@@ -4,6 +4,7 @@ import base64, json
 import urllib.error, urllib.request
 from pathlib import Path
 
+from fault_test import Deadline
 from own_server import OwnServer
 
 OK, DENIED, WRONG = 0, 13, 18
@@ -37,7 +38,7 @@ class AuditedServer(OwnServer):
         if user:
             q.add_header("Authorization", "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode())
         try:
-            with urllib.request.urlopen(q, timeout=20) as r:
+            with urllib.request.urlopen(q, timeout=Deadline().seconds) as r:
                 return r.read().decode()
         except urllib.error.HTTPError as e:
             return f"{e.code} {e.read().decode()}"

@@ -19,7 +19,7 @@ from pymongo.errors import PyMongoError
 
 from backups import HOUR, TOOL, Load, Server, becomes, check, fill, folder, hashes, listing, restore, run_backup_parts
 from backups import offline, tool, whole, work
-from fault_test import BINARY, ROOT, free_port, random_moment, rnd, skip, until, wait_for
+from fault_test import BINARY, ROOT, Deadline, free_port, random_moment, rnd, skip, until, wait_for
 from replica_set import ReplicaSet, code
 def load():
     """Backups while there are writes; the second one copies little; each is a state that there was."""
@@ -113,7 +113,7 @@ def one_at_a_time():
     check(status == 1 and "in use" in said, f"the tool, too: {said}")
     check(restore(path)[0] == 100, "and a restore")
     s.client.admin.command("killOp", op=op["opid"])
-    t.join(30)
+    t.join(Deadline().seconds)
     check(outcome == [11601], f"killed: {outcome}")
     check(sorted(os.listdir(f"{path}/files")) == files, "the folder is as it was")
     check(not os.path.exists(f"{s.data}/.backup/checkpoint"), "and the data directory")
@@ -329,7 +329,7 @@ def figures():
     check(all(last[k] == r[k] for k in same), f"{last} {r}")
     check(status()["made"] == 2 and last["path"] == path and not status()["running"], f"{status()}")
     check(code(lambda: s.backup(f"{s.data}/b")) in (2, 38), "one that is refused")
-    with urllib.request.urlopen(f"http://127.0.0.1:{http}/metrics", timeout=10) as reply:
+    with urllib.request.urlopen(f"http://127.0.0.1:{http}/metrics", timeout=Deadline().seconds) as reply:
         text = reply.read().decode()
     for line in ("running 0", "_failures_total 1", f"last_bytes {r['bytes']}"):
         check(any(l.startswith("mayfly_backup") and l.endswith(line) for l in text.splitlines()), f"metrics: {line}")
@@ -388,7 +388,7 @@ def of_others():
         for _ in range(2):
             both.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
             random_moment(0, 0.03 * i)
-        ended = sorted(p.wait(60) for p in both)
+        ended = sorted(p.wait(Deadline().seconds) for p in both)
         check(ended == [0, 100], f"one is done, the other refused: {ended}")
         r = Server(data)
         check(r.client.app.docs.count_documents({}) == 1000, "and what it has restored is whole")

@@ -11,7 +11,9 @@ from datetime import datetime, timedelta, timezone
 
 from backups import TOOL, Server, becomes, check, fill, folder, hashes, listing, offline, restore
 from backups import run_backup_parts, tool, work
-from fault_test import BINARY, ROOT, random_moment, rnd, until, wait_for
+from fault_test import BINARY, ROOT, Deadline, random_moment, rnd, until, wait_for
+
+
 def stopped():
     """Backups of a stopped server by mayflyd --backup: after a clean end and after kill -9, in one folder with those of
     the running server; ended by signals at any moment."""
@@ -205,7 +207,7 @@ def recipes():
         words[0] = {"mayfly-backup": TOOL, "mayflyd": BINARY}[words[0]]
         if "--backup" in words:
             s.stop()
-        r = subprocess.run(words, capture_output=True, text=True, timeout=120)
+        r = subprocess.run(words, capture_output=True, text=True, timeout=Deadline(120).seconds)
         check(r.returncode == 0, f"{command}: {r.stdout} {r.stderr}")
         if "--backup" in words:
             s.start()

@@ -9,7 +9,8 @@ from pathlib import Path
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, ROOT, Checks, discard, free_port, rnd, run_parts, until
+from fault_test import BINARY, ROOT, Checks, Deadline, discard, free_port, rnd, run_parts, until
+
 TOOL = os.environ.get("MAYFLY_BACKUP", str(ROOT / "build/release/mayfly-backup"))
 check = Checks(quiet=True)
 HOUR = 3600
@@ -58,7 +59,7 @@ class Server:
         self.client.close()
         if self.proc.poll() is None:
             self.proc.send_signal(sig)
-        return self.proc.wait(60)
+        return self.proc.wait(Deadline().seconds)
 
 
 def folder():

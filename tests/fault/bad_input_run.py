@@ -13,7 +13,7 @@ import bson
 from pymongo.errors import PyMongoError
 from pymongo.write_concern import WriteConcern
 
-from fault_test import SEED, rnd
+from fault_test import SEED, Deadline, rnd
 from replica_set import Checks, Member, ReplicaSet, code
 from run import Client
 
@@ -49,7 +49,7 @@ class Untouched:
     def __exit__(self, kind, *_):
         if kind is None:
             self.s.primary().client.test.get_collection(
-                "after", write_concern=WriteConcern(w=len(self.s.members), wtimeout=20000)
+                "after", write_concern=WriteConcern(w=len(self.s.members), wtimeout=Deadline().millis)
             ).insert_one({"what": self.what})
             check(
                 self.look() == self.before,
@@ -349,9 +349,9 @@ def hostile(s):
         lambda c: c["members"].append({"_id": 8, "host": f"127.0.0.1:{tap.port}", "votes": 0, "priority": 0}),
     )()
     s.wait(lambda: spare.hello().get("secondary"), "the spare member to follow")
-    s.primary().client.test.get_collection("after", write_concern=WriteConcern(w=4, wtimeout=20000)).insert_many(
-        [{"x": i} for i in range(50)]
-    )
+    s.primary().client.test.get_collection(
+        "after", write_concern=WriteConcern(w=4, wtimeout=Deadline().millis)
+    ).insert_many([{"x": i} for i in range(50)])
     reconfig_of(s.primary(), lambda c: c.update(members=[m for m in c["members"] if m["_id"] != 8]))()
     spare.kill()
     streams = [bytes(r) for r in tap.recorded if len(r) > 300]

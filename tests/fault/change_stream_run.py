@@ -15,6 +15,7 @@ import pymongo
 from pymongo.errors import DuplicateKeyError, PyMongoError
 from pymongo.read_preferences import ReadPreference
 
+from fault_test import Deadline
 from replica_set import Checks, ReplicaSet
 
 check = Checks()
@@ -132,11 +133,11 @@ def main():
             gone.wait_up()
             s.wait(lambda: gone.hello().get("secondary"), "the killed member back")
         writer.stop = True
-        writer.join(60)
+        writer.join(Deadline().seconds)
         s.wait(lambda: writer.write({"_id": writer.next, "end": True}), "the last write")
         s.wait(lambda: writer.change("end"), "the last change")
         for name, x in zip(("primary", "secondary"), streams):
-            x.join(60)
+            x.join(Deadline().seconds)
             check(x.error is None, f"the stream on the {name} goes on over two failovers ({x.error})")
             check(not x.is_alive(), f"the stream on the {name} comes to the end")
             check(len(set(x.seen)) == len(x.seen), f"no event twice on the {name} ({len(x.seen)} events)")
@@ -149,7 +150,7 @@ def main():
             streams[0].seen == streams[1].seen and streams[0].tokens == streams[1].tokens,
             "both streams have shown the same",
         )
-        images.join(60)
+        images.join(Deadline().seconds)
         check(
             images.error is None and not images.is_alive(),
             f"the stream with documents before a change goes on ({images.error})",

@@ -10,7 +10,7 @@ import pymongo
 from bson import Timestamp
 from bson.int64 import Int64
 
-from fault_test import Checks, discard, run_parts
+from fault_test import Checks, Deadline, discard, run_parts
 from replica_set import ReplicaSet, code
 
 check = Checks()
@@ -133,7 +133,7 @@ def rotation():
     s = make_set("--setParameter", "KeysRotationIntervalSec=1")
     try:
         uri = "mongodb://root:secret@" + s.uri.removeprefix("mongodb://") + "&authSource=admin"
-        with pymongo.MongoClient(uri, serverSelectionTimeoutMS=20000) as c:
+        with pymongo.MongoClient(uri, serverSelectionTimeoutMS=Deadline().millis) as c:
             things = c.get_database("test", read_concern=pymongo.read_concern.ReadConcern("majority")).things
             secondary = things.with_options(read_preference=pymongo.ReadPreference.SECONDARY)
             seen, first, n = set(), time_of(s.primary().client), 0

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
 import bson
 from topologies import Client
 
-from fault_test import Checks, random_moment, run_parts, until
+from fault_test import Checks, Deadline, random_moment, run_parts, until
 from replica_set import ReplicaSet
 
 check = Checks(quiet=True)
@@ -131,7 +131,7 @@ class Set:
     def goes_on(self):
         for m in self.others:
             m.resume()
-        self.thread.join(60)
+        self.thread.join(Deadline().seconds)
         check(not self.thread.is_alive(), f"{self.name}: the commit ends")
         return self.answer
 
@@ -261,7 +261,7 @@ def waited():
     reply = s.txn({"abortTransaction": 1}, db="admin")
     check(code(reply) == 0, f"waited: {reply}")
     for t in threads:
-        t.join(60)
+        t.join(Deadline().seconds)
     n = {key: answer.get("n") for key, answer in answers.items()}
     check(n == {"a": 0, "b": 1}, f"waited: {answers}")
     check(s.ids() == ["b"], f"waited: it does not come back {s.ids()}")
@@ -283,7 +283,7 @@ def local():
     for t in threads:
         t.start()
     for t in threads:
-        t.join(120)
+        t.join(Deadline(120).seconds)
     client = Client("127.0.0.1", port)
     found = client.command("local", {"validate": "w"})
     check(found["valid"] and found["nrecords"] == 48, f"local: {found}")
@@ -311,7 +311,7 @@ def lost():
         m.client.admin.command({"clock": {"set": at(15), "freeze": True}})
     s.leader.resume()
     s.set.wait(lambda: s.leader.hello().get("secondary"), "the former primary to follow", 60)
-    s.thread.join(60)
+    s.thread.join(Deadline().seconds)
     s.set.settled()
     now = s.set.primary()
     committed = Client("127.0.0.1", now.port).command("t", {"count": "lost", "query": {"x": 1}})["n"]

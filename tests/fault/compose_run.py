@@ -62,7 +62,7 @@ class Server:
     def ended(self):
         """How it ended by itself, and its last words."""
         try:
-            return self.proc.wait(60), self.log()[-2000:]
+            return self.proc.wait(Deadline().seconds), self.log()[-2000:]
         except subprocess.TimeoutExpired:
             self.proc.kill()
             self.proc.wait()
@@ -423,7 +423,7 @@ def secure_set():
         with pymongo.MongoClient(
             f"mongodb://{hosts}/?replicaSet=rs0", username="boss", password=PASSWORD, authSource="admin", **tls
         ) as c:
-            concern = pymongo.WriteConcern(3, wtimeout=60_000)
+            concern = pymongo.WriteConcern(3, wtimeout=Deadline().millis)
             done = c.shop.things.with_options(write_concern=concern).insert_one({"_id": 1})
             check(done.acknowledged, "a driver finds the set and writes to every member")
         check(sum(s.log().count('"id":9000134') for s in servers) == 1, "the user was made once")

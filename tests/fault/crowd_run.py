@@ -9,7 +9,7 @@ import json, os, socket, subprocess, tempfile
 import pymongo
 from pymongo.errors import OperationFailure, PyMongoError
 
-from fault_test import BINARY, Checks, Client, discard, log_in, run_parts, start, stop, until
+from fault_test import BINARY, Checks, Client, Deadline, discard, log_in, run_parts, start, stop, until
 
 check = Checks()
 PASSWORD = "of the crowd"
@@ -32,14 +32,17 @@ class Server:
                 root.admin.command("createUser", "keeper", pwd=PASSWORD, roles=["hostManager"])
 
     def client(self, user, **more):
-        options = dict(directConnection=True, serverSelectionTimeoutMS=10000, maxPoolSize=1, retryReads=False) | more
+        options = (
+            dict(directConnection=True, serverSelectionTimeoutMS=Deadline().millis, maxPoolSize=1, retryReads=False)
+            | more
+        )
         db = "shop" if user == "app" else "admin"
         login = dict(username=user, password=PASSWORD, authSource=db)
         return pymongo.MongoClient("127.0.0.1", self.port, **login | options)
 
     def raw(self, address="127.0.0.1"):
         """A connection from this address of the machine, and whether the server keeps it."""
-        s = socket.create_connection(("127.0.0.1", self.port), 20, source_address=(address, 0))
+        s = socket.create_connection(("127.0.0.1", self.port), Deadline().seconds, source_address=(address, 0))
         client = Client.__new__(Client)
         client.sock, client.request = s, 0
         try:
@@ -206,7 +209,7 @@ def exempt():
             [BINARY, "--dbpath", f"{folder}/none", "--maxIncomingConnectionsOverride", wrong],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=Deadline().seconds,
         )
         check(out.returncode == 2 and wrong in out.stderr, f"{wrong} is refused: {out.stderr}")
     check(os.listdir(folder) == [], "and nothing was made")

@@ -31,6 +31,7 @@ from fault_test import (
     HELD_MICROS,
     Checks,
     Client,
+    Deadline,
     discard,
     figure,
     free_port,
@@ -65,7 +66,7 @@ GREETING = message({"_mayflyMember": 1, "$db": "admin"})
 def connect(port, data=b""):
     """Without waiting for the server; None when there is no more room in the backlog."""
     s = socket.socket()
-    s.settimeout(5)
+    s.settimeout(Deadline().seconds)
     try:
         s.connect(("127.0.0.1", port))
         if data:
@@ -77,7 +78,7 @@ def connect(port, data=b""):
 
 def ready(http):
     try:
-        return urllib.request.urlopen(f"http://127.0.0.1:{http}/readyz", timeout=10).status
+        return urllib.request.urlopen(f"http://127.0.0.1:{http}/readyz", timeout=Deadline().seconds).status
     except urllib.error.HTTPError as e:
         return e.code
     except OSError as e:
@@ -368,7 +369,7 @@ def again():
             wrote, ended, before = threading.Event(), threading.Event(), refusals()
             thread = threading.Thread(target=write, args=(wrote, ended))
             thread.start()
-            wrote.wait(20)  # a new connection would need a descriptor
+            wrote.wait(Deadline().seconds)  # a new connection would need a descriptor
             resource.prlimit(member.proc.pid, resource.RLIMIT_NOFILE, (8, hard))
             until(lambda: refusals() > before, 20)
             random_moment(0, 0.4)
@@ -395,7 +396,7 @@ def few():
             [script, "--dbpath", f"{work}/few-data{len(option)}", "--port", "0", *option],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=Deadline().seconds,
         )
         text = done.stdout + done.stderr
         check(done.returncode not in (0, 14) and "ulimit -n" in text, f"64 descriptors: {text[-300:]}")

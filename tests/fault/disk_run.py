@@ -37,7 +37,7 @@ def refused(data, name):
     if port is not None:
         stop(proc)
         return f"it started, and should have named {name}"
-    code, text = proc.wait(30), open(log, errors="replace").read()
+    code, text = proc.wait(Deadline().seconds), open(log, errors="replace").read()
     if code != 100:
         return f"exit code {code}, want 100: {text[-1500:]}"
     return None if name in text else f"{name} is not named: {text[-1500:]}"
@@ -90,7 +90,7 @@ def lose_power():
         except (ConnectionError, OSError):
             pass
         killer.join()
-        code = proc.wait(30)
+        code = proc.wait(Deadline().seconds)
         check(code == 9, f"power round {round_no}: exit code {code}")
         proc, c = start(data, FAULTY)
         there = all_ids(c)
@@ -196,7 +196,7 @@ def damaged_files():
     for i in range(400):
         c.command("disk", {"insert": "docs", "documents": [{"_id": i, "pad": "x" * 500}]})
     proc.send_signal(signal.SIGKILL)  # what came last is in the log only
-    proc.wait(30)
+    proc.wait(Deadline().seconds)
 
     def files(prefix="", suffix=""):
         return sorted(

@@ -17,7 +17,7 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
 
-from fault_test import ROOT, Checks, discard, run_parts, until, wait_for
+from fault_test import ROOT, Checks, Deadline, discard, run_parts, until, wait_for
 from own_server import OwnServer, code
 from replica_set import ReplicaSet
 
@@ -174,7 +174,7 @@ def run_tool(command, hosts, cwd):
     tool, given, rest = words[0], {}, []
     words = [re.sub(r"mongodb://(\w+)\.example/", lambda m: hosts[m[1]], w) for w in words]
     if shutil.which(tool):
-        r = subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=120)
+        r = subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=Deadline(120).seconds)
         check(r.returncode == 0, f"{command}: {r.stderr}")
         return
     for w in words[1:]:

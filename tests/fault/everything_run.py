@@ -18,7 +18,7 @@ import pymongo
 from pymongo.errors import PyMongoError
 from pymongo.read_preferences import ReadPreference
 
-from fault_test import SEED, random_moment, rnd, until
+from fault_test import SEED, Deadline, random_moment, rnd, until
 from load import Watcher, Writers, verdict
 from proxy import Network
 from replica_set import FAULTY, Checks, ReplicaSet
@@ -39,7 +39,7 @@ class Counter(threading.Thread):
 
     def run(self):
         client = pymongo.MongoClient(
-            self.uri, serverSelectionTimeoutMS=15000, socketTimeoutMS=15000, heartbeatFrequencyMS=500
+            self.uri, serverSelectionTimeoutMS=Deadline().millis, socketTimeoutMS=15000, heartbeatFrequencyMS=500
         )
         while not self.stop:
             try:
@@ -198,7 +198,7 @@ class World:
             if m.running():
                 m.resume()
                 m.tell("power")
-                m.proc.wait(30)
+                m.proc.wait(Deadline().seconds)
                 m.start()
 
     def pause(self):
@@ -362,8 +362,8 @@ def main():
     try:
         s.initiate()
         p = s.primary()
-        p.client.test.short.create_index("at", expireAfterSeconds=0)
-        p.client.test.kept.create_index("n")
+        p.patient.test.short.create_index("at", expireAfterSeconds=0)
+        p.patient.test.kept.create_index("n")
         p.client.test.create_collection("own")
         p.client.test.create_collection("counters")
         w.back()
@@ -424,7 +424,7 @@ def main():
         for x in streams:
             x.stop = last
         for x, name in zip(streams, ("primary", "secondary")):
-            x.join(120)
+            x.join(Deadline(120).seconds)
             check(
                 not x.is_alive(),
                 f"the stream on the {name} comes to the end (resumed {x.resumed} times, {len(x.seen)} events)",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
 import pymongo
-from fault_test import Checks
+from fault_test import Checks, Deadline
 from topologies import ReplicaSet, until
 
 WRITES = int(os.environ.get("MAYFLY_FAILOVER_WRITES", "300"))
@@ -22,7 +22,7 @@ def main():
     servers = ReplicaSet(3)
     check, dead = Checks(), None
     try:
-        client = pymongo.MongoClient(servers.uri, serverSelectionTimeoutMS=60000, heartbeatFrequencyMS=500)
+        client = pymongo.MongoClient(servers.uri, serverSelectionTimeoutMS=Deadline().millis, heartbeatFrequencyMS=500)
         coll = client.failover.values
         coll.insert_one({"_id": "sum", "n": 0})
         every = WRITES // (KILLS + 1)

@@ -46,7 +46,7 @@ def message(doc, flags=0):
 
 
 def connect(data=b""):
-    s = socket.create_connection(("127.0.0.1", proc.port), 10)
+    s = socket.create_connection(("127.0.0.1", proc.port), Deadline().seconds)
     s.settimeout(None)
     if data:
         s.sendall(data)

@@ -15,6 +15,7 @@ from pymongo.errors import PyMongoError
 from fault_test import (
     BINARY,
     Checks,
+    Deadline,
     forget_peak,
     free_port,
     kill,
@@ -138,7 +139,7 @@ def permissions():
             stdout=subprocess.DEVNULL,
         )
         proc.port = port
-        client = connect(proc, serverSelectionTimeoutMS=20000)
+        client = connect(proc, serverSelectionTimeoutMS=Deadline().millis)
         client.t.c.insert_one({})
         client.t.c.create_index("at", expireAfterSeconds=5)
         client.t.command("collMod", "c", index={"name": "at_1", "expireAfterSeconds": 6})
@@ -187,7 +188,7 @@ def permissions():
             [BINARY, "--port", "0", "--dbpath", base + "/bad", "--setParameter", *bad],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=Deadline().seconds,
         )
         check(r.returncode == 2, f"{bad} is refused: {r.returncode} {r.stderr[-120:]}")
 
@@ -371,7 +372,7 @@ def cgroup():
     errors, written = [], []
 
     def write(n):
-        with connect(proc, socketTimeoutMS=300000) as c:
+        with connect(proc, socketTimeoutMS=Deadline(300).millis) as c:
             for k in range(4):
                 try:
                     c.t.c.insert_one({"_id": f"{n}-{k}", "b": rnd.randbytes(15 << 20)})

@@ -592,7 +592,7 @@ def slow_readers():
     def sip():
         with socket.socket() as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 100_000)
-            s.settimeout(30)
+            s.settimeout(Deadline().seconds)
             try:
                 s.connect(("127.0.0.1", proc.port))
                 s.sendall(ask_for)

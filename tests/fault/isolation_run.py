@@ -17,7 +17,7 @@ from pathlib import Path
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import SEED, discard
+from fault_test import SEED, Deadline, discard
 from histories import MAJORITY, QUICK, Clients, History, Lists, Registers, Rows, read_all
 from moments import Moments
 from partition_run import FAR, KINDS, NEAR
@@ -52,7 +52,7 @@ def verdict(w, name, folder):
     # A transaction that reads a register before it writes it follows the one that it has read.
     options = ["--wfr-keys"] if w.model == "rw-register" else []
     command = [str(checker()), "check", "-m", w.model, "-c", LEVEL, *options, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=Deadline(300).seconds)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -209,7 +209,7 @@ def disturb(fault, s, net, dice, go_on):
     a, b = dice.sample([m for m in s.members if m is not primary], 2)
     if fault == "power":
         primary.tell("power")
-        primary.proc.wait(30)
+        primary.proc.wait(Deadline().seconds)
     elif fault == "disk full":
         primary.tell("free 20000")
     elif fault == "pause":

@@ -17,7 +17,7 @@ from bson import Timestamp, encode
 from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.write_concern import WriteConcern
 
-from fault_test import Checks, figure, rnd, run_parts, until, wait_for
+from fault_test import Checks, Deadline, figure, rnd, run_parts, until, wait_for
 from replica_set import ReplicaSet, code
 
 MB = int(os.environ.get("MAYFLY_LARGE_MB", "40"))
@@ -29,7 +29,9 @@ POSITION_LOST = 136
 
 
 def client(s):
-    return pymongo.MongoClient(s.uri, replicaSet="rs0", serverSelectionTimeoutMS=60000, heartbeatFrequencyMS=500)
+    return pymongo.MongoClient(
+        s.uri, replicaSet="rs0", serverSelectionTimeoutMS=Deadline().millis, heartbeatFrequencyMS=500
+    )
 
 
 def documents(which, n):

@@ -16,7 +16,7 @@ from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from fault_test import memory_mb, random_moment, rnd, run_parts, skip
+from fault_test import Deadline, memory_mb, random_moment, rnd, run_parts, skip
 from load import Writers
 from proxy import Network
 from replica_set import FAULTY, Checks, Member, ReplicaSet, code
@@ -54,9 +54,9 @@ def beginning():
             )
             s.in_place()
             s.all_vote()
-            s.primary().client.test.get_collection("c", write_concern=WriteConcern(w=3, wtimeout=20000)).insert_one(
-                {"_id": r}
-            )
+            s.primary().client.test.get_collection(
+                "c", write_concern=WriteConcern(w=3, wtimeout=Deadline().millis)
+            ).insert_one({"_id": r})
             ids = {
                 str(m.client.admin.command("replSetGetConfig")["config"]["settings"]["replicaSetId"]) for m in s.members
             }
@@ -94,7 +94,7 @@ def changing():
             for m in victims:
                 m.kill() if r % 2 else m.proc.terminate()
             for m in victims:
-                m.proc.wait(60)
+                m.proc.wait(Deadline().seconds)
                 m.start()
             t.join()
             for m in s.members:
@@ -137,7 +137,9 @@ def sleeping():
 
             def write(w):
                 """To this member alone, all the time: before it falls asleep, while it sleeps, when it wakes up."""
-                c = pymongo.MongoClient(p.host, directConnection=True, retryWrites=False, socketTimeoutMS=20000)
+                c = pymongo.MongoClient(
+                    p.host, directConnection=True, retryWrites=False, socketTimeoutMS=Deadline().millis
+                )
                 coll, n = c.test.get_collection("d", write_concern=WriteConcern(w=w)), 0
                 while not over.is_set():
                     n += 1
@@ -147,7 +149,9 @@ def sleeping():
 
             def read(m):
                 nonlocal answered
-                c = pymongo.MongoClient(m.host, directConnection=True, retryReads=False, socketTimeoutMS=20000)
+                c = pymongo.MongoClient(
+                    m.host, directConnection=True, retryReads=False, socketTimeoutMS=Deadline().millis
+                )
                 coll = c.test.get_collection("c", read_concern=ReadConcern("linearizable"))
                 while not over.is_set():
                     late = renewed.is_set()
@@ -263,7 +267,7 @@ def there_and_back():
         m.stop()
         m.start()
         check(
-            m.proc.wait(30) != 0 and "opened without --replSet" in m.tail(),
+            m.proc.wait(Deadline().seconds) != 0 and "opened without --replSet" in m.tail(),
             "and is refused by the set afterwards, with the reason",
         )
         shutil.rmtree(f"{m.folder}/data")
@@ -316,7 +320,9 @@ def seven():
         s.in_place()
         load.go_on(s, 50)
         load.finish()
-        s.primary().client.test.get_collection("w7", write_concern=WriteConcern(w=7, wtimeout=30000)).insert_one({})
+        s.primary().client.test.get_collection(
+            "w7", write_concern=WriteConcern(w=7, wtimeout=Deadline().millis)
+        ).insert_one({})
         check(True, "w: 7 waits for all, the delayed one too")
         have = {d["_id"] for d in s.primary().client.test.kept.find({}, {"_id": 1})}
         check(
@@ -355,8 +361,8 @@ def addresses():
             s.in_place()
             s.all_vote()
             check([m.hello()["me"] for m in s.members] == names, f"every member knows itself by {what}")
-            driver = pymongo.MongoClient(names, replicaSet="rs0", serverSelectionTimeoutMS=20000)
-            driver.test.get_collection("c", write_concern=WriteConcern(w=3, wtimeout=20000)).insert_one({})
+            driver = pymongo.MongoClient(names, replicaSet="rs0", serverSelectionTimeoutMS=Deadline().millis)
+            driver.test.get_collection("c", write_concern=WriteConcern(w=3, wtimeout=Deadline().millis)).insert_one({})
             p = s.primary()
             p.kill()
             driver.test.c.insert_one({})
@@ -414,7 +420,7 @@ def concerns():
         t.start()
         s.wait(lambda: p.client.test.c.count_documents({"_id": "again"}) == 1, "the write to be there")
         check(code(lambda: p.client.admin.command("replSetStepDown", 15)) == 0, "the primary hands over")
-        t.join(30)
+        t.join(Deadline().seconds)
         r = answers[0]
         check(
             (r["ok"], r["n"], r.get("writeConcernError", {}).get("code"), r.get("errorLabels"))
@@ -431,7 +437,7 @@ def concerns():
         t.start()
         a.start()
         a.wait_up()
-        t.join(30)
+        t.join(Deadline().seconds)
         check(not t.is_alive(), "w: 3 without a limit is met when the member is back")
         # Nobody else: what is not on a majority is not acknowledged, w: 1 or not.
         p = s.primary()

@@ -15,6 +15,7 @@ from fault_test import (
     WATCHED,
     Checks,
     Client,
+    Deadline,
     check_held,
     discard,
     figure,
@@ -299,8 +300,8 @@ client.command(
 
 
 def connect():
-    s = socket.create_connection(("127.0.0.1", proc.port), 10)
-    s.settimeout(120)
+    s = socket.create_connection(("127.0.0.1", proc.port), Deadline().seconds)
+    s.settimeout(Deadline(120).seconds)
     return s
 
 
@@ -378,7 +379,7 @@ def sessions_of_one_client():
     check(client.command("admin", {"startSession": 1})["ok"] == 1, "startSession of the same client")
     lsid = {"id": bson.Binary(uuid.uuid4().bytes, 4)}
     check(client.command("admin", {"ping": 1, "lsid": lsid})["ok"] == 1, "and any command in a new session")
-    other = socket.create_connection(("127.0.0.1", proc.port), 60, source_address=("127.0.0.2", 0))
+    other = socket.create_connection(("127.0.0.1", proc.port), Deadline().seconds, source_address=("127.0.0.2", 0))
     other.sendall(frame(bson.encode({"startSession": 1, "$db": "admin"})))
     check(receive(other)["ok"] == 1, "startSession of another client")
     other.close()
@@ -392,8 +393,8 @@ def sessions_of_one_client():
 def opened(find, n, ask, address="127.0.0.1"):
     """Cursors by `n` finds that are sent before the first answer is read; and the first error. `ask`: one command as
     bytes, of what find says."""
-    s = socket.create_connection(("127.0.0.1", proc.port), 60, source_address=(address, 0))
-    s.settimeout(120)
+    s = socket.create_connection(("127.0.0.1", proc.port), Deadline().seconds, source_address=(address, 0))
+    s.settimeout(Deadline(120).seconds)
     ids, error, replied = [], None, s.makefile("rb")
     for begin in range(0, n, 500):
         s.sendall(b"".join(ask(find(i)) for i in range(begin, min(begin + 500, n))))
@@ -540,12 +541,12 @@ def killed_sessions():
         check(until(lambda: running(mine) and running(theirs)), f"{name}: both run, and currentOp has their lsid")
         # The session that asks may be among those that are killed.
         check(client.command("admin", {**command(mine), "lsid": mine})["ok"] == 1, f"{name}: answers")
-        threads[0].join(30)
+        threads[0].join(Deadline().seconds)
         check(a and a[0].get("code") in (11601, 43, 237), f"{name}: the operation is stopped: {a}")
         if name in ("killSessions", "killAllSessionsByPattern"):
             check(not b and running(theirs), f"{name}: the other one goes on")
             client.command("admin", {"killSessions": [theirs]})
-        threads[1].join(30)
+        threads[1].join(Deadline().seconds)
         check(b and not b[0]["ok"], f"{name}: the other one at last: {b}")
     lsid = session()
     check(client.command("admin", {"endSessions": [lsid], "lsid": lsid})["ok"] == 1, "endSessions does not stop itself")
@@ -622,8 +623,8 @@ def without_compressors():
     try:
         hello = c.command("admin", {"hello": 1, "compression": ["zlib", "snappy", "zstd"]})
         check(not hello.get("compression"), f"none is agreed: {hello.get('compression')}")
-        with socket.create_connection(("127.0.0.1", alone.port), 10) as s:
-            s.settimeout(60)
+        with socket.create_connection(("127.0.0.1", alone.port), Deadline().seconds) as s:
+            s.settimeout(Deadline().seconds)
             s.sendall(frame(doc(field(16, b"ping", ONE) + field(2, b"$db", text(b"admin")))))
             check(s.recv(100) == b"", "a compressed message ends its connection")
         status = c.command("admin", {"serverStatus": 1})["network"].get("compression", {})

@@ -13,7 +13,7 @@ import pymongo
 from pymongo.errors import PyMongoError
 
 import link_run
-from fault_test import BINARY, ROOT, certificate, discard, free_port, random_moment, rnd, run_parts
+from fault_test import BINARY, ROOT, Deadline, certificate, discard, free_port, random_moment, rnd, run_parts
 from link_run import LINK, LinkProcess, NEVER, Pair, Side, attempt, check
 from link_run import equal, eventually, now, pass_days, started, write
 from proxy import Network
@@ -273,7 +273,10 @@ def foreign_target():
             target = Foreign(b.set.members[0], without)
             link = LinkProcess(a, target.through(b), name="early")
             p.links.append(link)
-            check(link.proc.wait(60) == 1 and "filterBypassExpiry" in link.said(), f"refused: {link.said()}")
+            check(
+                link.proc.wait(Deadline().seconds) == 1 and "filterBypassExpiry" in link.said(),
+                f"refused: {link.said()}",
+            )
             link = LinkProcess(a, target.through(b), "--filterBypassExpiry", name="foreign")
             p.links.append(link)
             check(link.follows(), f"it copies and follows: {without}")
@@ -634,7 +637,13 @@ def secured():
             m = Member(f"{self.set.folder}/0", tls)
             self.set.members.append(m)
             m.new_client = lambda **more: pymongo.MongoClient(
-                "127.0.0.1", m.port, directConnection=True, tls=True, tlsCAFile=ca, socketTimeoutMS=20000, **more
+                "127.0.0.1",
+                m.port,
+                directConnection=True,
+                tls=True,
+                tlsCAFile=ca,
+                socketTimeoutMS=Deadline().millis,
+                **more,
             )
             m.client = m.new_client()
             m.start()

@@ -12,7 +12,7 @@ import datetime, json, re, shlex, signal, subprocess, urllib.error, urllib.reque
 import bson
 
 import link_run
-from fault_test import discard, rnd, run_parts
+from fault_test import Deadline, discard, rnd, run_parts
 from link_attacks_run import trim
 from link_run import NEVER, Pair, check, equal, eventually, now, pass_days
 
@@ -241,7 +241,7 @@ def late_rules():
 def fetch(link, path):
     """Status code and text of an address of a link."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{link.http}{path}", timeout=60) as r:
+        with urllib.request.urlopen(f"http://127.0.0.1:{link.http}{path}", timeout=Deadline().seconds) as r:
             return r.status, r.read().decode()
     except urllib.error.HTTPError as e:
         return e.code, e.read().decode()
@@ -282,7 +282,10 @@ def behind():
             check(eventually(lambda: lag() < 5000), f"and is not behind: {lag()}")
             check(eventually(lambda: fetch(link, "/healthz")[0] == 200), "and well")
         tell = lambda what: subprocess.run(
-            [link_run.LINK, what, "--name", "link", "--target", b.uri], capture_output=True, text=True, timeout=60
+            [link_run.LINK, what, "--name", "link", "--target", b.uri],
+            capture_output=True,
+            text=True,
+            timeout=Deadline().seconds,
         )
         tell("pause")
         check(eventually(lambda: link.state() == "paused"), "it pauses")

@@ -13,7 +13,7 @@ import bson
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import ROOT, Checks, discard, free_port, random_moment, rnd, run_parts, until
+from fault_test import ROOT, Checks, Deadline, discard, free_port, random_moment, rnd, run_parts, until
 from replica_set import ReplicaSet
 
 LINK = os.environ.get("MAYFLY_LINK", str(ROOT / "build/release/mayfly-link"))
@@ -83,7 +83,7 @@ class LinkProcess:
     def status(self):
         """What it says of itself; {} before it listens, and once it has ended."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/status", timeout=60) as r:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/status", timeout=Deadline().seconds) as r:
                 return json.load(r)
         except OSError:
             return {}
@@ -120,7 +120,7 @@ class LinkProcess:
     def stop(self):
         """Its exit code and what it has said."""
         self.proc.send_signal(signal.SIGTERM)
-        code = self.proc.wait(30)
+        code = self.proc.wait(Deadline().seconds)
         return code, self.said()
 
     def said(self):
@@ -213,7 +213,7 @@ def deadlines_and_limits():
         a.client.app.odd.update_one({"_id": None}, {"$set": {"big": "w" * (16 * 1024 * 1024 - 200)}})
         link.follows()
         check(equal(a, b, "app", "odd"), "odd and large documents are equal")
-        with urllib.request.urlopen(f"http://127.0.0.1:{link.http}/metrics", timeout=5) as r:
+        with urllib.request.urlopen(f"http://127.0.0.1:{link.http}/metrics", timeout=Deadline().seconds) as r:
             check('mayfly_link_documents_total{link="link",what="written"}' in r.read().decode(), "metrics say so")
         code, said = link.stop()
         check(code == 0, f"it stops when it is told to: {code} {said}")
@@ -318,7 +318,7 @@ def both_directions():
         one = p.link(name="there")
         one.follows()
         back = p.link(back=True, name="back")
-        code = back.proc.wait(60)
+        code = back.proc.wait(Deadline().seconds)
         check(code == 1 and "other direction" in back.said(), f"a link back is refused: {code} {back.said()}")
         one.stop()
         b.client.mayflyLink.links.delete_many({})
@@ -353,7 +353,10 @@ def one_process():
         link.kill()
         check(eventually(lambda: second.state() == "following"), "and takes over")
         tell = lambda what: subprocess.run(
-            [LINK, what, "--name", "same", "--target", p.b.uri], capture_output=True, text=True, timeout=60
+            [LINK, what, "--name", "same", "--target", p.b.uri],
+            capture_output=True,
+            text=True,
+            timeout=Deadline().seconds,
         )
         check(tell("pause").returncode == 0, "it is told to pause")
         check(eventually(lambda: second.state() == "paused"), "it pauses")
@@ -363,7 +366,10 @@ def one_process():
         tell("resume")
         check(second.follows() and p.b.client.app.c.count_documents({}) == 1, "it goes on")
         missing = subprocess.run(
-            [LINK, "status", "--name", "x", "--target", p.b.uri], capture_output=True, text=True, timeout=60
+            [LINK, "status", "--name", "x", "--target", p.b.uri],
+            capture_output=True,
+            text=True,
+            timeout=Deadline().seconds,
         )
         check(missing.returncode == 1 and "knows no link" in missing.stderr, "a link that is not there")
 
@@ -699,7 +705,7 @@ def at_the_target():
 def refusals():
     with Pair() as p:
         def said(*args):
-            r = subprocess.run([LINK, *args], capture_output=True, text=True, timeout=60)
+            r = subprocess.run([LINK, *args], capture_output=True, text=True, timeout=Deadline().seconds)
             return r.returncode, r.stderr
 
         a, b = p.a.uri, p.b.uri
@@ -747,11 +753,11 @@ def recipes():
                 links = p.b.client.mayflyLink.links
                 check(eventually(lambda: links.count_documents({"phase": "follow"}) == len(running)), command)
             else:
-                r = subprocess.run(words, capture_output=True, text=True, timeout=60)
+                r = subprocess.run(words, capture_output=True, text=True, timeout=Deadline().seconds)
                 check(r.returncode == 0 and json.loads(r.stdout)["_id"] == "link", f"{command}: {r.stderr}")
         for proc in running:
             proc.terminate()
-            check(proc.wait(30) == 0, "it stops")
+            check(proc.wait(Deadline().seconds) == 0, "it stops")
 
 
 PARTS = [deadlines_and_limits, expiry, filters, definitions, both_directions, one_process, kills]

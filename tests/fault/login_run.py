@@ -14,7 +14,7 @@ import pymongo
 from bson.binary import Binary
 from pymongo.errors import OperationFailure
 
-from fault_test import BINARY, Checks, Client, discard, free_port, log_in, processor_seconds, run_parts, until
+from fault_test import BINARY, Checks, Client, Deadline, discard, free_port, log_in, processor_seconds, run_parts, until
 from own_server import OwnServer, code
 from replica_set import ReplicaSet
 
@@ -249,7 +249,7 @@ def nobody_may():
 
         def http(path):
             try:
-                return urllib.request.urlopen(f"http://127.0.0.1:{s.http}{path}", timeout=10).status
+                return urllib.request.urlopen(f"http://127.0.0.1:{s.http}{path}", timeout=Deadline().seconds).status
             except urllib.error.HTTPError as e:
                 return e.code
 
@@ -265,7 +265,7 @@ def chunked_requests():
     try:
         head = b"POST /api/action HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\n\r\n"
         for body in (b"0\r\nP!TT x\r\ny", b"5\r\nabcde\r\n0\r\nP!TT x\r\ny", b"0\r\n\r\n"):
-            with socket.create_connection(("127.0.0.1", s.http), 20) as c:
+            with socket.create_connection(("127.0.0.1", s.http), Deadline().seconds) as c:
                 c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 try:
                     for byte in head + body:
@@ -274,7 +274,7 @@ def chunked_requests():
                 except ConnectionError:
                     answer = b"HTTP/1.1 411"
                 check(b" 411 " in answer + b" ", f"a chunked body is refused: {answer[:40]}")
-        health = urllib.request.urlopen(f"http://127.0.0.1:{s.http}/healthz", timeout=10).status
+        health = urllib.request.urlopen(f"http://127.0.0.1:{s.http}/healthz", timeout=Deadline().seconds).status
         check(health == 200, "and the server lives")
     finally:
         s.end()
@@ -303,7 +303,7 @@ def http_logins():
                 basic = base64.b64encode(f"{user}:{password}".encode()).decode()
                 request.add_header("Authorization", f"{scheme} {basic}")
             try:
-                answer = urllib.request.urlopen(request, timeout=20)
+                answer = urllib.request.urlopen(request, timeout=Deadline().seconds)
                 return answer.status, answer.read(200_000).decode() if path != "/events" else ""
             except urllib.error.HTTPError as e:
                 return e.code, e.headers.get("WWW-Authenticate", "")
@@ -363,7 +363,7 @@ def http_tokens():
                 request = urllib.request.Request(f"http://127.0.0.1:{s.http}{at}")
                 request.add_header("Authorization", f"{scheme} {given}")
                 try:
-                    answer = urllib.request.urlopen(request, timeout=20)
+                    answer = urllib.request.urlopen(request, timeout=Deadline().seconds)
                     return answer.status, answer.read(200_000).decode()
                 except urllib.error.HTTPError as e:
                     return e.code, e.headers.get_all("WWW-Authenticate", [])
@@ -385,7 +385,7 @@ def http_tokens():
             request.add_header("Content-Type", "application/json")
             request.add_header("Origin", f"http://127.0.0.1:{s.http}")
             try:
-                status = urllib.request.urlopen(request, timeout=20).status
+                status = urllib.request.urlopen(request, timeout=Deadline().seconds).status
             except urllib.error.HTTPError as e:
                 status = e.code
             check(status == 403, f"nor an action: {status}")
@@ -406,7 +406,9 @@ def http_tokens():
             with open(path, "w") as f:
                 f.write(text)
             port = ["--httpPort", str(free_port()), "--nounixsocket"]
-            got = subprocess.run([*common, *options, *port], capture_output=True, text=True, timeout=120)
+            got = subprocess.run(
+                [*common, *options, *port], capture_output=True, text=True, timeout=Deadline(120).seconds
+            )
             check(got.returncode != 0 and says in got.stdout + got.stderr, f"{text!r} {options}: {got.stdout[-300:]}")
             check(not text or text not in got.stdout + got.stderr, "without showing it")
 
@@ -421,7 +423,7 @@ def http_crowds():
         request = f"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Basic {wrong}\r\n\r\n".encode()
 
         def guess():
-            g = socket.create_connection(("127.0.0.1", s.http), 20)
+            g = socket.create_connection(("127.0.0.1", s.http), Deadline().seconds)
             guesses.append(g)
             g.sendall(request)
             return g
@@ -432,7 +434,7 @@ def http_crowds():
             guess()
         got = []
         for _ in range(20):
-            with urllib.request.urlopen(f"http://127.0.0.1:{s.http}/healthz", timeout=20) as r:
+            with urllib.request.urlopen(f"http://127.0.0.1:{s.http}/healthz", timeout=Deadline().seconds) as r:
                 got.append(r.status)
             guess()
         check(got == [200] * 20, f"health is answered beside them: {got}")
@@ -456,15 +458,15 @@ def before_login():
         except ConnectionError:
             check(True, "a large message ends the connection")
         check(code(root.shop.c.insert_one, {"x": "y" * 100_000}) == OK, "not after a login")
-        silent = socket.create_connection(("127.0.0.1", s.port), timeout=20)
-        half = socket.create_connection(("127.0.0.1", s.port), timeout=20)
+        silent = socket.create_connection(("127.0.0.1", s.port), timeout=Deadline().seconds)
+        half = socket.create_connection(("127.0.0.1", s.port), timeout=Deadline().seconds)
         half.sendall(struct.pack("<iiii", 100, 1, 0, 2013))
         check(silent.recv(1) == b"", "who says nothing is disconnected")
         check(half.recv(1) == b"", "who says half of something, too")
         crowd = []
         refused = False
         for _ in range(40):
-            c = socket.create_connection(("127.0.0.1", s.port), timeout=20)
+            c = socket.create_connection(("127.0.0.1", s.port), timeout=Deadline().seconds)
             crowd.append(c)
         for c in crowd[20:]:
             c.settimeout(0.2)
@@ -488,7 +490,7 @@ def pipelined(s, requests):
     for number, (db, command) in enumerate(requests, 1):
         body = b"\0" * 5 + bson.encode(command | {"$db": db})
         frames += struct.pack("<iiii", 16 + len(body), number, 0, 2013) + body
-    c = socket.create_connection(("127.0.0.1", s.port), timeout=20)
+    c = socket.create_connection(("127.0.0.1", s.port), timeout=Deadline().seconds)
     c.sendall(frames)
     return c
 
@@ -524,7 +526,7 @@ def deaf_before_login():
     s = Server("--setParameter", "loginTimeoutMillis=500")
     try:
         root = s.first_user()
-        c = socket.create_connection(("127.0.0.1", s.port), timeout=5)
+        c = socket.create_connection(("127.0.0.1", s.port), timeout=Deadline().seconds)
         body = b"\0" * 5 + bson.encode({"listCommands": 1, "$db": "admin"})
         frame = struct.pack("<iiii", 16 + len(body), 1, 0, 2013) + body
         ended = False

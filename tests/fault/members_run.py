@@ -12,7 +12,7 @@ from pymongo.errors import OperationFailure
 from pymongo.read_preferences import Nearest, Secondary
 from pymongo.write_concern import WriteConcern
 
-from fault_test import figure
+from fault_test import Deadline, figure
 from replica_set import Checks, Member, ReplicaSet, code
 
 ONLY = sys.argv[1:]  # names of parts; none: all
@@ -104,7 +104,7 @@ def timings(s):
     figure("without a primary, electionTimeoutMillis 300", failover(s), "s")
     settings(s, electionTimeoutMillis=10000, heartbeatIntervalMillis=2000)
     primary, without = s.primary(), 0
-    w3 = primary.client.test.get_collection("w3", write_concern=WriteConcern(w=3, wtimeout=60000))
+    w3 = primary.client.test.get_collection("w3", write_concern=WriteConcern(w=3, wtimeout=Deadline().millis))
     heard = lambda: [m.get("lastHeartbeat") for m in primary.client.admin.command("replSetGetStatus")["members"]]
     for _ in range(20):
         before = heard()
@@ -173,7 +173,7 @@ def kinds(s):
     check(True, "a hidden member is named to nobody")
     check(c.hello().get("passive") is True and c.hello()["secondary"], "it follows")
     check(code(lambda: c.client.admin.command("replSetStepUp", 1)) == 125, "priority 0 never leads")
-    seen = pymongo.MongoClient(s.uri, serverSelectionTimeoutMS=10000)
+    seen = pymongo.MongoClient(s.uri, serverSelectionTimeoutMS=Deadline().millis)
     seen.admin.command("ping")
     s.wait(
         lambda: (c.port not in [n[1] for n in seen.nodes]) and len(seen.nodes) == 2,
@@ -222,8 +222,10 @@ def kinds(s):
         config["settings"]["getLastErrorModes"] = {"both": {"dc": 2}}
 
     reconfig(s, tagged)
-    driver = pymongo.MongoClient(s.uri, serverSelectionTimeoutMS=20000)
-    driver.test.get_collection("tags", write_concern=WriteConcern(w="both", wtimeout=20000)).insert_one({"_id": 1})
+    driver = pymongo.MongoClient(s.uri, serverSelectionTimeoutMS=Deadline().millis)
+    driver.test.get_collection("tags", write_concern=WriteConcern(w="both", wtimeout=Deadline().millis)).insert_one(
+        {"_id": 1}
+    )
     check(
         c.client.test.tags.find_one({"_id": 1}) is not None,
         "a write concern of tags waits for the member that has the tag",
@@ -309,7 +311,7 @@ def stopped(s):
     for name, m in zip(("stopReplProducer", "rsSyncApplyStop"), behind):
         m.client.admin.command("configureFailPoint", name, mode="off")
     check(
-        p.client.test.get_collection("stopped", write_concern=WriteConcern(w=3, wtimeout=20000))
+        p.client.test.get_collection("stopped", write_concern=WriteConcern(w=3, wtimeout=Deadline().millis))
         .insert_one({"_id": 2})
         .acknowledged,
         "then it holds",

@@ -19,7 +19,7 @@ import bson
 from pymongo.errors import PyMongoError
 from pymongo.write_concern import WriteConcern
 
-from fault_test import rnd, run_parts, until
+from fault_test import Deadline, rnd, run_parts, until
 from replica_set import Member, ReplicaSet
 from tls_server import CA, CLIENT, FOREIGN, OWN, certificate, check, folder
 from wiretap import ACCEPTOR, CHANGE_CIPHER_SPEC, DIALLER, STAGES, Ended, OwnTls, Wiretap
@@ -230,7 +230,7 @@ class Set:
         before = len(self.kept)
         check(until(lambda: len(self.kept) > before + 20, 90), f"{what}: writes go on")
         self.ends.set()
-        self.writer.join(120)
+        self.writer.join(Deadline(120).seconds)
         s = self.set
         s.in_place()
         check(all(m.running() for m in s.members), f"{what}: no member has ended")
@@ -250,7 +250,7 @@ class Set:
     def close(self):
         self.ends.set()
         if self.writer.ident:
-            self.writer.join(120)
+            self.writer.join(Deadline(120).seconds)
         self.set.close()
         self.man.tap.close()
 

@@ -18,7 +18,7 @@ from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import Nearest, Primary, SecondaryPreferred
 
-from fault_test import SEED, figure, memory_mb, random_moment, rnd
+from fault_test import SEED, Deadline, figure, memory_mb, random_moment, rnd
 from replica_set import Checks, ReplicaSet
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "6"))
@@ -31,7 +31,11 @@ class Worker(threading.Thread):
     def __init__(self, s, **options):
         super().__init__(daemon=True)
         self.client = pymongo.MongoClient(
-            s.uri, serverSelectionTimeoutMS=20000, socketTimeoutMS=40000, heartbeatFrequencyMS=500, **options
+            s.uri,
+            serverSelectionTimeoutMS=Deadline().millis,
+            socketTimeoutMS=40000,
+            heartbeatFrequencyMS=500,
+            **options,
         )
         self.db, self.stop, self.done, self.failed, self.longest, self.wrong = (
             self.client.mixed,
@@ -293,7 +297,7 @@ def main():
         for w in workers[:-1]:
             w.stop = True
         for w in workers[:-1]:
-            w.join(90)
+            w.join(Deadline(90).seconds)
         check(
             not any(w.is_alive() for w in workers[:-1]),
             f"all work ends: {[type(w).__name__ for w in workers[:-1] if w.is_alive()]}",
@@ -304,7 +308,7 @@ def main():
         s.wait(lambda: db.leaving.count_documents({}) == 0, "what has a deadline to leave", 60)
         s.wait(lambda: leaving.sent <= set(departures.left), "the stream to show who left", 60)
         departures.stop = True
-        departures.join(60)
+        departures.join(Deadline().seconds)
         for w in workers:
             print(
                 f"     {type(w).__name__}: {w.done} done, {len(w.failed)} failed, "

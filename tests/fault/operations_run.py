@@ -7,7 +7,7 @@ import glob, json, os, re, signal, socket, stat, subprocess, sys, tempfile, urll
 import pymongo
 from pymongo.errors import OperationFailure
 
-from fault_test import BINARY, Checks, discard, free_port, until
+from fault_test import BINARY, Checks, Deadline, discard, free_port, until
 
 check = Checks()
 folder = tempfile.mkdtemp(prefix="mayfly-ops-")
@@ -77,14 +77,16 @@ try:
 except OperationFailure as e:
     check(e.code in (2, 9, 14), f"logRotate of what is not there: {e}")
 
-local = pymongo.MongoClient("mongodb://" + urllib.parse.quote(path, safe=""), serverSelectionTimeoutMS=10000)
+local = pymongo.MongoClient(
+    "mongodb://" + urllib.parse.quote(path, safe=""), serverSelectionTimeoutMS=Deadline().millis
+)
 local.test.c.insert_one({"_id": 1})
 check(local.test.c.find_one() == {"_id": 1}, "a driver over the unix socket")
 check(local.admin.command("whatsmyuri")["you"].startswith("anonymous unix socket"), "who came by the unix socket")
 check(oct(os.stat(path).st_mode & 0o777) == "0o700", "only its user may connect there")
 local.close()
 server.send_signal(signal.SIGTERM)
-check(server.wait(60) == 0, "clean stop")
+check(server.wait(Deadline().seconds) == 0, "clean stop")
 check(
     not os.path.exists(path) and not os.path.exists(f"{folder}/pid"), "the socket and the pid file go with the server"
 )
@@ -105,12 +107,12 @@ def devices():
     options = ["--port", str(at), "--dbpath", f"{folder}/data", "--httpPort", "0", "--nounixsocket"]
     options += ["--logpath", names[0], "--auditDestination", "file", "--auditFormat", "JSON", "--auditPath", names[1]]
     proc = subprocess.Popen([BINARY, *options, "--pidfilepath", names[2]])
-    client = pymongo.MongoClient("127.0.0.1", at, directConnection=True, serverSelectionTimeoutMS=30000)
+    client = pymongo.MongoClient("127.0.0.1", at, directConnection=True, serverSelectionTimeoutMS=Deadline().millis)
     check(client.admin.command("logRotate", 1)["ok"] == 1, "logRotate of devices")
     check(client.admin.command("ping")["ok"] == 1, "and the server goes on")
     client.close()
     proc.send_signal(signal.SIGTERM)
-    check(proc.wait(60) == 0, "clean stop with devices")
+    check(proc.wait(Deadline().seconds) == 0, "clean stop with devices")
     kept = [os.path.exists(n) and os.stat(n).st_mode == stat.S_IFCHR | 0o666 for n in names]
     check(all(kept), f"the devices are where they were, with their mode: {kept}")
     check(not glob.glob(f"{folder}/*-device.*"), "and nothing was renamed")
@@ -119,7 +121,7 @@ def devices():
 def harness():
     """What tools that start servers for tests look for in the output: mongodb-memory-server read "address already in
     use" of the HTTP endpoint as the end of the server, and waited for a primary that did not say it was one."""
-    said = subprocess.run([BINARY, "--version"], capture_output=True, text=True, timeout=30).stdout
+    said = subprocess.run([BINARY, "--version"], capture_output=True, text=True, timeout=Deadline().seconds).stdout
     check(re.match(r"db version v8\.\d+\.\d+$", said.splitlines()[0]), f"--version begins as mongod's: {said!r}")
     procs, logs, ports = [], [], []
     # Whoever has it may let it go just then: any server that another test starts. One that stays will do.
@@ -141,7 +143,9 @@ def harness():
     check(not any("already in use" in text(i).lower() for i in range(2)), "which is not said in the system's words")
     check("The storage engine wiredTiger was asked for" in text(0), "a warning of the engine")
     members = [{"_id": i, "host": f"127.0.0.1:{ports[i]}"} for i in range(2)]
-    client = pymongo.MongoClient("127.0.0.1", ports[0], directConnection=True, serverSelectionTimeoutMS=30000)
+    client = pymongo.MongoClient(
+        "127.0.0.1", ports[0], directConnection=True, serverSelectionTimeoutMS=Deadline().millis
+    )
     verbosity = client.admin.command("getParameter", 1, logComponentVerbosity=1)["logComponentVerbosity"]
     check(verbosity["network"]["verbosity"] == 1, f"a document as parameter, at start-up: {verbosity['network']}")
     seconds = client.admin.command("getParameter", 1, periodicNoopIntervalSecs=1)["periodicNoopIntervalSecs"]
@@ -156,7 +160,7 @@ def harness():
         c.close()
     for proc in procs:
         proc.send_signal(signal.SIGTERM)
-    check([proc.wait(60) for proc in procs] == [0, 0], "clean stop of both")
+    check([proc.wait(Deadline().seconds) for proc in procs] == [0, 0], "clean stop of both")
     if taken:
         taken.close()
 

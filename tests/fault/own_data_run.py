@@ -15,7 +15,7 @@ import base64, os, tempfile, threading, uuid
 
 from bson import Binary, Int64
 
-from fault_test import Checks, Client, initiate, log_in, memory_mb, run_parts, until
+from fault_test import Checks, Client, Deadline, initiate, log_in, memory_mb, run_parts, until
 from own_server import OwnServer, code
 
 check = Checks()
@@ -126,7 +126,7 @@ def roles():
         check(until(waits), "a getMore waits")
         root.admin.command("grantRolesToUser", "ann", roles=[{"role": "dbAdmin", "db": "shop"}])
         root.shop.log.insert_one({"_id": 1})
-        thread.join(90)
+        thread.join(Deadline(90).seconds)
         got = said and said[0].get("cursor", {}).get("nextBatch", said[0])
         check([sorted(d["r"]) for d in got] == [["dbAdmin", "read"]], f"after it has waited: {got}")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, discard, free_port, until
+from fault_test import BINARY, Deadline, discard, free_port, until
 
 
 def code(f, *a, **k):
@@ -46,12 +46,12 @@ class OwnServer:
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
-        until(lambda: self.answers() or self.proc.poll() is not None)
-        assert self.answers(), f"the server did not start: {self.output()[-3000:]}"
+        answered = until(lambda: self.answers() or self.proc.poll() is not None)
+        assert answered and self.proc.poll() is None, f"the server did not start: {self.output()[-3000:]}"
 
     def answers(self):
         try:
-            return self.connect().admin.command("ping")
+            return self.connect(serverSelectionTimeoutMS=1000).admin.command("ping")
         except PyMongoError:
             return None
 
@@ -63,7 +63,10 @@ class OwnServer:
                 "authSource": "admin",
             }
             more = login | more
-        options = dict(directConnection=True, serverSelectionTimeoutMS=5000, retryReads=False) | self.client_options
+        options = (
+            dict(directConnection=True, serverSelectionTimeoutMS=Deadline().millis, retryReads=False)
+            | self.client_options
+        )
         return pymongo.MongoClient("127.0.0.1", self.port, **options | more)
 
     def first_user(self):
@@ -80,7 +83,7 @@ class OwnServer:
 
     def stop(self):
         self.proc.send_signal(signal.SIGTERM)
-        return self.proc.wait(60)
+        return self.proc.wait(Deadline().seconds)
 
     def end(self):
         if self.proc.poll() is None:

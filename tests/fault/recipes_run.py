@@ -12,7 +12,7 @@ from pathlib import Path
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, ROOT, Checks, certificate, free_port, run_parts, until
+from fault_test import BINARY, ROOT, Checks, Deadline, certificate, free_port, run_parts, until
 from own_server import OwnServer, code
 
 check = Checks(quiet=True)
@@ -144,7 +144,9 @@ def by_options():
         token = Path(f"{s.folder}/mayfly.token").read_text().strip()
         request = urllib.request.Request(f"http://127.0.0.1:{s.http}/metrics")
         request.add_header("Authorization", f"Bearer {token}")
-        check(b"mayfly_" in urllib.request.urlopen(request, timeout=20).read(), "a scraper has its token")
+        check(
+            b"mayfly_" in urllib.request.urlopen(request, timeout=Deadline().seconds).read(), "a scraper has its token"
+        )
         for db in ("shop", "other"):
             root[db].create_collection("c")
             root[db].drop_collection("c")

@@ -13,7 +13,7 @@ from bson.binary import Binary
 from pymongo.errors import OperationFailure
 
 from audit_server import DENIED, OK, PASSWORD, WRONG, AuditedServer
-from fault_test import BINARY, Checks, Client, certificate, discard, free_port, log_in, run_parts, until
+from fault_test import BINARY, Checks, Client, Deadline, certificate, discard, free_port, log_in, run_parts, until
 from own_server import code
 from secret_commands import NAMES, NUMBER, at_once, long_ones, others, reads, users_at_once, writes
 from secret_views import KEY, NO_NUMBER, USER, VALUE, by_log, by_stages, by_views, error_of
@@ -254,7 +254,7 @@ def secrets():
         check(code(s.connect("ann", canary + "3").admin.command, "ping") == OK, "a login before a crash")
         resource.prlimit(s.proc.pid, resource.RLIMIT_CORE, (0, 0))
         s.proc.send_signal(signal.SIGSEGV)
-        check(s.proc.wait(60) != 0, "a crash")
+        check(s.proc.wait(Deadline().seconds) != 0, "a crash")
         check(search(s.folder, canary) == "", f"nor after a crash: {search(s.folder, canary)}")
     discard(folder)
     key = f"{canary}KeyOfAllMembers0123456789".replace("-", "")
@@ -427,7 +427,7 @@ def look_everywhere(s, root, marks):
     for path in ("/", "/metrics", "/api/status", "/api/forecast", "/healthz", "/readyz"):
         q = urllib.request.Request(f"http://127.0.0.1:{s.http}{path}", headers={"Authorization": f"Basic {basic}"})
         try:
-            text = urllib.request.urlopen(q, timeout=60).read().decode()
+            text = urllib.request.urlopen(q, timeout=Deadline().seconds).read().decode()
         except urllib.error.HTTPError as e:
             text = e.read().decode()
         marks.look("the HTTP endpoint", text)
@@ -634,7 +634,7 @@ def of_rules(s, root):
     check(until(lambda: "lastError" in rule()), f"the archive does not take it: {rule()}")
     basic = base64.b64encode(f"root:{PASSWORD}".encode()).decode()
     page = urllib.request.Request(f"http://127.0.0.1:{s.http}/api/status", headers={"Authorization": f"Basic {basic}"})
-    text = urllib.request.urlopen(page, timeout=60).read().decode()
+    text = urllib.request.urlopen(page, timeout=Deadline().seconds).read().decode()
     check("lastError" in text, "the page says so, too")
     shown_nowhere(s, root, "a rule on users", ("ttlStatus", str(db.command("ttlStatus", 1))), ("the page", text))
     db.tempusers.drop()
@@ -716,7 +716,9 @@ def files():
             # The ports are free: nothing but the file may be what ends the start.
             ports = ["--port", str(free_port()), "--httpPort", str(free_port())]
             arguments = [BINARY, *common, *ports, *arguments]
-        p = subprocess.run(arguments, capture_output=True, text=True, timeout=120, env=os.environ | variables)
+        p = subprocess.run(
+            arguments, capture_output=True, text=True, timeout=Deadline(120).seconds, env=os.environ | variables
+        )
         return p.returncode, p.stdout + p.stderr
 
     own, other, root_runs = os.geteuid(), 12345, os.geteuid() == 0

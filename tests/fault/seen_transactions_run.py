@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
 from bson.binary import Binary
 from bson.int64 import Int64
-from fault_test import Checks, initiate, until
+from fault_test import Checks, Deadline, initiate, until
 from topologies import BINARY, TEST_COMMANDS, Client, Server, free_port
 
 # Work on one document that lasts longer than any test: until it is killed.
@@ -45,7 +45,7 @@ class Member:
         return [line for line in lines if line["msg"] == "transaction"]
 
     def metric(self, name):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.web}/metrics", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.web}/metrics", timeout=Deadline().seconds) as answer:
             for line in answer.read().decode().splitlines():
                 if line.startswith(name + " "):
                     return float(line.split()[-1])

@@ -10,11 +10,11 @@ import json, os, re, signal, socket, stat, subprocess, tempfile, time
 
 import pymongo
 
-from fault_test import BINARY, ROOT, Checks, discard, free_port, run_parts, skip
+from fault_test import BINARY, ROOT, Checks, Deadline, discard, free_port, run_parts, skip
 from own_server import OwnServer
 
 check = Checks()
-LIMIT = 30  # seconds a start may take to fail or to serve
+LIMIT = Deadline().seconds  # a start fails or serves within it
 
 
 class Started(OwnServer):
@@ -58,7 +58,7 @@ class Place:
         try:
             p = subprocess.run(self.args(*more, port=port), capture_output=True, text=True, timeout=LIMIT)
         except subprocess.TimeoutExpired:
-            return check(False, f"{what}: it still runs after {LIMIT} s")
+            return check(False, f"{what}: it still runs after {LIMIT:.0f} s")
         check(p.returncode == code, f"{what}: exit code {p.returncode}, expected {code}")
         check(says in p.stderr, f"{what}: says {says!r}" + ("" if says in p.stderr else f", not {p.stderr[-500:]!r}"))
         check(
@@ -75,7 +75,7 @@ class Place:
         with subprocess.Popen(self.args(*more), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as p:
             try:
                 with pymongo.MongoClient(
-                    "127.0.0.1", self.port, directConnection=True, serverSelectionTimeoutMS=LIMIT * 1000
+                    "127.0.0.1", self.port, directConnection=True, serverSelectionTimeoutMS=Deadline().millis
                 ) as c:
                     c.admin.command("hello")
                 check(os.path.exists(self.pid), f"{what}: the next start serves")
@@ -198,7 +198,7 @@ def directories():
         p.serves("an empty directory")
         with subprocess.Popen(p.args(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
             with pymongo.MongoClient(
-                "127.0.0.1", p.port, directConnection=True, serverSelectionTimeoutMS=LIMIT * 1000
+                "127.0.0.1", p.port, directConnection=True, serverSelectionTimeoutMS=Deadline().millis
             ) as c:
                 c.admin.command("hello")
             port, sockets = p.port, p.sockets

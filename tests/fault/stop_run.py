@@ -153,7 +153,7 @@ class Load:
     def join(self):
         self.done.set()
         for t in self.threads:
-            t.join(60)
+            t.join(Deadline().seconds)
         return not any(t.is_alive() for t in self.threads)
 
 
@@ -174,7 +174,7 @@ def start(folder, port, in_set):
         stdout=log,
         stderr=subprocess.STDOUT,
     )
-    client = pymongo.MongoClient("127.0.0.1", port, directConnection=True, serverSelectionTimeoutMS=30000)
+    client = pymongo.MongoClient("127.0.0.1", port, directConnection=True, serverSelectionTimeoutMS=Deadline().millis)
     if in_set:
         try:
             client.admin.command("replSetInitiate")

@@ -9,7 +9,7 @@ import json, os, socket, ssl, struct, subprocess, threading, time
 
 import bson
 
-from fault_test import figure, free_port, run_parts, until
+from fault_test import Deadline, figure, free_port, run_parts, until
 from tls_server import CA, CLIENT, OWN, PING, Server, answer, certificate, check, closed, code_of, folder, message
 
 SILENT = int(os.environ.get("MAYFLY_SILENT", "1000"))
@@ -80,7 +80,7 @@ def hostile():
             input="R\n",
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=Deadline().seconds,
         )
         check(
             "no renegotiation" in (renegotiated.stdout + renegotiated.stderr)
@@ -234,7 +234,7 @@ def rotation_under_load():
         threads = [threading.Thread(target=come_and_go, args=(v,)) for v in versions]
         for t in threads:
             t.start()
-        with s.client(serverSelectionTimeoutMS=60_000) as admin:
+        with s.client(serverSelectionTimeoutMS=Deadline().millis) as admin:
             for i in range(ROTATIONS):
                 wrong = i % 5 == 4
                 put(bad[i // 5 % len(bad)] if wrong else good[i % 2])
@@ -244,7 +244,7 @@ def rotation_under_load():
         check(until(lambda: seen == set(names)), f"both certificates were shown: {seen}")
         ends.set()
         for t in threads:
-            t.join(60)
+            t.join(Deadline().seconds)
         check(not unexpected, f"{ROTATIONS} rotations are answered rightly: {unexpected}")
         check(not failed, f"no connection notices: {len(failed)}, {failed[:2]}")
         held.sendall(message(PING))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, free_port, run_parts
+from fault_test import BINARY, Deadline, free_port, run_parts
 from replica_set import Member, ReplicaSet
 from tls_server import CA, CLIENT, FOREIGN, OWN, PING, SERVER, Server, answer, certificate, check, closed, code_of
 from tls_server import folder, message
@@ -155,7 +155,7 @@ def modes():
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=Deadline().seconds,
             )
             check("alert protocol version" in done.stderr, f"TLS before 1.2 is not spoken ({old})")
         before = s.status()["transportSecurity"]
@@ -251,7 +251,7 @@ def certificate_ends():
         late.admin.command("ping")
         context = ssl.create_default_context(cafile=CA)
         context.load_cert_chain(brief)
-        http_connection = http.client.HTTPSConnection("localhost", port, timeout=30, context=context)
+        http_connection = http.client.HTTPSConnection("localhost", port, timeout=Deadline().seconds, context=context)
 
         def again():
             http_connection.request("GET", "/metrics")
@@ -304,7 +304,7 @@ def wrong_files():
             + list(options),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=Deadline().seconds,
             stdin=stdin,
             start_new_session=True,  # no terminal
         )
@@ -368,7 +368,12 @@ def asked_password():
         said += os.read(terminal, 1000)
     os.write(terminal, b"geheim\n")
     with pymongo.MongoClient(
-        "localhost", port, tls=True, tlsCAFile=CA, tlsCertificateKeyFile=CLIENT, serverSelectionTimeoutMS=30000
+        "localhost",
+        port,
+        tls=True,
+        tlsCAFile=CA,
+        tlsCertificateKeyFile=CLIENT,
+        serverSelectionTimeoutMS=Deadline().millis,
     ) as c:
         check(c.admin.command("ping")["ok"] == 1, "the server asks for the password and starts")
     os.kill(pid, 15)
@@ -399,7 +404,7 @@ def rotation():
         context = ssl.create_default_context(cafile=CA)
         context.load_cert_chain(certificate)
         try:
-            raw = socket.create_connection(("127.0.0.1", port), timeout=30)
+            raw = socket.create_connection(("127.0.0.1", port), timeout=Deadline().seconds)
             with context.wrap_socket(raw, server_hostname="localhost") as c:
                 c.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 return dict(x[0] for x in c.getpeercert()["subject"])["commonName"] if c.recv(1) else None
@@ -412,7 +417,7 @@ def rotation():
         check(shown_by_http(unlucky) == "server", "the HTTP endpoint has the same certificate")
         context = ssl.create_default_context(cafile=CA)
         context.load_cert_chain(unlucky)
-        kept = http.client.HTTPSConnection("localhost", port, timeout=30, context=context)
+        kept = http.client.HTTPSConnection("localhost", port, timeout=Deadline().seconds, context=context)
         kept.request("GET", "/healthz")
         check(kept.getresponse().read() is not None, "and serves a connection")
         old = s.client(f"{OWN}/unlucky.pem", maxPoolSize=1)
@@ -478,9 +483,9 @@ def endpoint():
             context = ssl.create_default_context(cafile=CA)
             if certificate:
                 context.load_cert_chain(certificate)
-            c = http.client.HTTPSConnection("localhost", port, timeout=30, context=context)
+            c = http.client.HTTPSConnection("localhost", port, timeout=Deadline().seconds, context=context)
         else:
-            c = http.client.HTTPConnection("localhost", port, timeout=30)
+            c = http.client.HTTPConnection("localhost", port, timeout=Deadline().seconds)
         try:
             c.request("GET", path)
             return c.getresponse().status
@@ -493,10 +498,10 @@ def endpoint():
         """The status of an action that says where its page is from."""
         if tls:
             c = http.client.HTTPSConnection(
-                "localhost", port, timeout=30, context=ssl.create_default_context(cafile=CA)
+                "localhost", port, timeout=Deadline().seconds, context=ssl.create_default_context(cafile=CA)
             )
         else:
-            c = http.client.HTTPConnection("localhost", port, timeout=30)
+            c = http.client.HTTPConnection("localhost", port, timeout=Deadline().seconds)
         try:
             body = json.dumps({"action": "rateLimit", "value": 1000}).encode()
             c.putrequest("POST", "/api/action")
@@ -538,7 +543,7 @@ def endpoint():
                 check(get(port, "/metrics") == 200 and get(port, "/") == 200, "metrics and the page by HTTPS")
                 check(get(port, certificate=CLIENT) == 200, "with a certificate of the client, too")
                 check(get(port, certificate=foreign) is None, "but a foreign one is refused")
-                with socket.create_connection(("127.0.0.1", port), timeout=30) as c:
+                with socket.create_connection(("127.0.0.1", port), timeout=Deadline().seconds) as c:
                     c.sendall(b"\x16\x03\x01\x02\x00\x01" + os.urandom(600))
                     check(closed(c), "a hello of garbage ends the connection")
                 check(get(port) == 200, "and the endpoint goes on")
@@ -555,7 +560,7 @@ def http_certificates():
         context = ssl.create_default_context(cafile=CA)
         if file:
             context.load_cert_chain(file)
-        c = http.client.HTTPSConnection("localhost", port, timeout=30, context=context)
+        c = http.client.HTTPSConnection("localhost", port, timeout=Deadline().seconds, context=context)
         got = []
         try:
             for path in paths:
@@ -590,7 +595,7 @@ def http_certificates():
         # On an open connection: what is taken from the user holds with the next request.
         context = ssl.create_default_context(cafile=CA)
         context.load_cert_chain(user)
-        c = http.client.HTTPSConnection("localhost", port, timeout=30, context=context)
+        c = http.client.HTTPSConnection("localhost", port, timeout=Deadline().seconds, context=context)
 
         def again():
             c.request("GET", "/metrics")
@@ -664,9 +669,9 @@ def sets():
     """Three members with TLS; one whose certificate is wrong; a copy of the data."""
     s = make_set("requireTLS")
     try:
-        s.primary().client.test.kept.with_options(write_concern=pymongo.WriteConcern(w=3, wtimeout=60000)).insert_many(
-            [{"_id": i, "text": "x" * 1000} for i in range(2000)]
-        )
+        s.primary().client.test.kept.with_options(
+            write_concern=pymongo.WriteConcern(w=3, wtimeout=Deadline().millis)
+        ).insert_many([{"_id": i, "text": "x" * 1000} for i in range(2000)])
         check(s.same(), "three members with TLS hold the same")
         check(all(encrypted_links(m) > 0 for m in s.members), "their connections are encrypted, with certificates")
         old = s.primary()

@@ -54,7 +54,7 @@ class Server:
                 return False
 
     def connect(self):
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=Deadline().seconds)
 
     def secure(self, version=None, certificate=CLIENT, **options):
         """A TLS connection by Python's own ssl."""

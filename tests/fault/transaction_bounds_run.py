@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
 import bson
-from fault_test import figure, memory_kb
+from fault_test import Deadline, figure, memory_kb
 from topologies import Client, ReplicaSet, run, until
 from transaction_ends_run import OnMember, Transaction, code, increment
 
@@ -167,7 +167,9 @@ class Run(OnMember):
         self.check(set(conflicts) == {CONFLICT}, "with a conflict", conflicts)
         other = Client("127.0.0.1", self.member.port)
         other.sock.close()
-        other.sock = socket.create_connection(("127.0.0.1", self.member.port), 60, source_address=("127.0.0.2", 0))
+        other.sock = socket.create_connection(
+            ("127.0.0.1", self.member.port), Deadline().seconds, source_address=("127.0.0.2", 0)
+        )
         began = time.monotonic()
         inserted = other.command("t", {"insert": "v", "documents": [{"text": "y" * (2 * MB)}]})
         figure("a large insert beside large ones that wait", (time.monotonic() - began) * 1000)
@@ -176,7 +178,7 @@ class Run(OnMember):
         before = len(answers)
         self.check(code(t.run({"abortTransaction": 1}, db="admin")) == 0, "the transaction's end")
         for w in writers:
-            w.join(60)
+            w.join(Deadline().seconds)
         good = sum(a.get("n") == 3 for a in answers)
         self.check(len(answers) == WRITERS and good == WRITERS - before, "then those that waited write", (good, before))
         print(f"messages: {WRITERS - before} of {WRITERS} waited")

@@ -294,7 +294,9 @@ class Run(Counted):
 
         client, other = Client("127.0.0.1", member.port), Client("127.0.0.1", member.port)
         other.sock.close()
-        other.sock = socket.create_connection(("127.0.0.1", member.port), 60, source_address=("127.0.0.2", 0))
+        other.sock = socket.create_connection(
+            ("127.0.0.1", member.port), Deadline().seconds, source_address=("127.0.0.2", 0)
+        )
         answers = [begin(client) for _ in range(SHARE + 1)]
         self.check(answers == [0] * SHARE + [146], "the share of an address", (len(answers), set(answers), answers[-1]))
         self.check(begin(other) == 0, "somebody else's")

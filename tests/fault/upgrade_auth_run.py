@@ -10,7 +10,7 @@ import os, subprocess, tempfile
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, Checks, certificate, discard, free_port, run_parts
+from fault_test import BINARY, Checks, Deadline, certificate, discard, free_port, run_parts
 from load import Writers
 from replica_set import Member, ReplicaSet, code
 
@@ -411,7 +411,9 @@ def by_configuration_file():
     for what, rule in (("both at once", both), ("what its own file does not have", "extensionValue: blue")):
         file = configured("wrong", own, rule)
         options = ["--dbpath", f"{folder}/never", "--port", str(free_port()), "--httpPort", "0", "--nounixsocket"]
-        p = subprocess.run([BINARY, *file, "--replSet", "rs0", *options], capture_output=True, text=True, timeout=60)
+        p = subprocess.run(
+            [BINARY, *file, "--replSet", "rs0", *options], capture_output=True, text=True, timeout=Deadline().seconds
+        )
         said = p.stdout + p.stderr
         check(p.returncode not in (0, -6) and "clusterAuthX509" in said, f"{what} is refused: {said[-300:]}")
 

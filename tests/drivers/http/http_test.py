@@ -6,7 +6,7 @@ import http.client, json, os, shutil, socket, sys, tempfile, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "fault"))
-from fault_test import Checks, Client, free_port, start, stop, until, wait_for
+from fault_test import Checks, Client, Deadline, free_port, start, stop, until, wait_for
 
 check = Checks(quiet=True)
 
@@ -23,7 +23,7 @@ class Server:
             sys.exit("no answer on the HTTP port\n0 passed, 1 failed")
 
     def get(self, path, method="GET", headers={}, body=None):
-        c = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=30)
+        c = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=Deadline().seconds)
         try:
             c.request(method, path, body, headers)
             self.address = c.sock.getsockname()
@@ -48,10 +48,10 @@ try:
         check(status == 421 and "--httpHosts" in text, f"{path} for another name: {status} {text[:200]}")
     for host in ("localhost", f"LOCALHOST:{s.http_port}", f"[::1]:{s.http_port}", "10.1.2.3", socket.gethostname()):
         check(s.get("/readyz", headers={"Host": host})[0] == 200, f"answered as {host}")
-    with socket.create_connection(("127.0.0.1", s.http_port), 30) as raw:
+    with socket.create_connection(("127.0.0.1", s.http_port), Deadline().seconds) as raw:
         raw.sendall(b"GET /readyz HTTP/1.1\r\n\r\n")
         check(b" 400 " in raw.recv(4096), "HTTP/1.1 without Host")
-    with socket.create_connection(("127.0.0.1", s.http_port), 30) as raw:
+    with socket.create_connection(("127.0.0.1", s.http_port), Deadline().seconds) as raw:
         raw.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
         check(b" 200 " in raw.recv(4096), "HTTP/1.0 without Host")
     named = Server(folder + "/named", "--httpHosts", "db.example,metrics")

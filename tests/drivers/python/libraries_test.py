@@ -1,12 +1,16 @@
 """Libraries as their users use them: MongoEngine, Beanie (on asyncio), Celery with its results and its queue here,
 Flask-Session."""
 
-import asyncio, datetime, os, time, warnings
+import asyncio, datetime, os, sys, time, warnings
+from pathlib import Path
 
 from pymongo import AsyncMongoClient, MongoClient
 from pymongo.errors import DuplicateKeyError
 
 from parts import run_all
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "golden"))
+from waits import Deadline
 
 warnings.simplefilter("ignore")
 URI = os.environ["MONGODB_URI"]
@@ -160,11 +164,11 @@ def celery():
         raise ValueError("on purpose")
 
     with start_worker(app, pool="solo", perform_ping_check=False, loglevel="error"):
-        assert add.delay(2, 3).get(timeout=30) == 5
-        assert group(add.s(i, i) for i in range(4))().get(timeout=30) == [0, 2, 4, 6]
-        assert chain(add.s(1, 2), add.s(3))().get(timeout=30) == 6
+        assert add.delay(2, 3).get(timeout=Deadline().seconds) == 5
+        assert group(add.s(i, i) for i in range(4))().get(timeout=Deadline().seconds) == [0, 2, 4, 6]
+        assert chain(add.s(1, 2), add.s(3))().get(timeout=Deadline().seconds) == 6
         try:
-            fails.delay().get(timeout=30)
+            fails.delay().get(timeout=Deadline().seconds)
             raise AssertionError("no error")
         except ValueError:
             pass
