@@ -66,7 +66,7 @@ GREETING = message({"_mayflyMember": 1, "$db": "admin"})
 def connect(port, data=b""):
     """Without waiting for the server; None when there is no more room in the backlog."""
     s = socket.socket()
-    s.settimeout(Deadline().seconds)
+    s.settimeout(5)
     try:
         s.connect(("127.0.0.1", port))
         if data:
@@ -363,7 +363,7 @@ def again():
                     writers.t.c.insert_many([{"s": os.urandom(20_000)} for _ in range(100)])
                     wrote.set()
                 except PyMongoError:
-                    ended.wait(0.02)
+                    ended.wait(0.02)  # sleeps: a client's pace, until the end
 
         for i in range(12):
             wrote, ended, before = threading.Event(), threading.Event(), refusals()

@@ -596,7 +596,7 @@ def slow_readers():
             try:
                 s.connect(("127.0.0.1", proc.port))
                 s.sendall(ask_for)
-                while not ended.wait(1.5) and s.recv(200_000):
+                while not ended.wait(1.5) and s.recv(200_000):  # sleeps: a client's pace, until the end
                     pass
             except OSError:
                 pass

@@ -96,10 +96,8 @@ def timings(s):
     )
     settings(s, chainingAllowed=False, catchUpTimeoutMillis=-1, catchUpTakeoverDelayMillis=30000)
     settings(s, electionTimeoutMillis=4000)
-    # How soon the members must be done is what tests/unit/replication has, on a clock that it moves.
-    took = failover(s)
-    figure("without a primary, electionTimeoutMillis 4000", took, "s")
-    check(took > 3, f"electionTimeoutMillis 4000: {took:.1f} s")  # clock: at least, which a slow machine cannot miss
+    # When the members must be done is what tests/unit/replication has, on a clock that it moves.
+    figure("without a primary, electionTimeoutMillis 4000", failover(s), "s")
     settings(s, electionTimeoutMillis=300)
     figure("without a primary, electionTimeoutMillis 300", failover(s), "s")
     settings(s, electionTimeoutMillis=10000, heartbeatIntervalMillis=2000)

@@ -15,8 +15,9 @@ from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Rege
 from bson.datetime_ms import DatetimeMS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
+import own
 from run import ROOT, Client, initiate, launch
-from waits import processor_seconds
+from waits import Deadline, processor_seconds, until
 
 args = argparse.ArgumentParser(description=__doc__)
 args.add_argument("--seconds", type=float, default=20)
@@ -352,16 +353,14 @@ def main():
         except (ConnectionError, OSError) as e:
             failures.append(f"{e!r}: {db}: {doc}")
             try:
-                proc.wait(5)  # its end may come after that of the connection
-            except subprocess.TimeoutExpired:
-                pass
-            if proc.poll() is not None:
-                failures.append(
-                    f"the server ended with {proc.returncode}: " + open(data + "/log", errors="replace").read()[-3000:]
-                )
-                break
-            c = Client("127.0.0.1", port)
-            continue
+                c = Client("127.0.0.1", port)
+                continue
+            except OSError:  # nobody listens: its end comes
+                until(lambda: proc.poll() is not None)
+            failures.append(
+                f"the server ended with {proc.returncode}: " + open(data + "/log", errors="replace").read()[-3000:]
+            )
+            break
         answered += reply["ok"] == 1
         if reply.get("code") == 1:
             failures.append(f"{reply['errmsg']}: {db}: {doc}")
@@ -372,13 +371,14 @@ def main():
             cursors[:] = cursors[-50:] + [reply["cursor"]["id"]]
     if proc.poll() is None:
         proc.terminate()
-        if proc.wait(60) != 0:
+        if proc.wait(Deadline().seconds) != 0:
             failures.append(
                 f"the server ended with {proc.returncode}: " + open(data + "/log", errors="replace").read()[-3000:]
             )
     for f in failures:
         print("FAIL", f[:3000])
-    shutil.rmtree(data, ignore_errors=True)
+    own.failed = own.failed or bool(failures)
+    own.discard(data)
     print(f"command fuzz: seed {args.seed}, {sent} commands, {answered} of them done")
     bad = bool(failures) or answered == 0
     print(f"command fuzz, {sent} commands: {int(not bad)} passed, {max(len(failures), int(bad))} failed")
