@@ -6,7 +6,7 @@ has SHARE answers (SHARE_SYNCED of a disk), the other client has one at least. H
 
 import itertools, multiprocessing, os, random, socket, time, typing
 
-from fault_test import Client, until
+from fault_test import Client, Deadline, until
 
 PAUSE = 0.002  # seconds between two rounds, as of a client that has something else to do, too
 # What a control is given while another client must have one round: some ten times what that needs beside the worst
@@ -136,5 +136,5 @@ class Watcher:
     def __exit__(self, *_):
         self.ended.set()
         for p in (self.process, self.control):
-            p.join(30)
+            p.join(Deadline().seconds)
             p.kill()

@@ -31,8 +31,8 @@ with open(KEY, "w") as key:
 os.chmod(KEY, 0o600)
 MEMBER_KEY = hashlib.pbkdf2_hmac("sha256", SECRET.encode(), b"mayfly member link 2", 200_000)
 CANARY = "a canary that sings on the wire"
-# A greeting may take 5 s, a link may be silent for 15 s.
-PATIENCE = 25
+# A greeting may take 5 s, a link may be silent for 15 s: each ends before that.
+PATIENCE = Deadline().seconds
 ALL = os.environ.get("MAYFLY_MIDDLEMAN") == "all"
 KINDS = ("flip", "length", "cut", "drop", "twice", "back", "again", "splice")
 
