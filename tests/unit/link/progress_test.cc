@@ -36,6 +36,7 @@ TEST_CASE("A lag grows while changes wait, however long one command takes", "[li
   m.progress.Written(20'020, m.at.wall - 10'000);
   CHECK(m.lag() == 10'000);
   CHECK_FALSE(m.stalled());
+  m.progress.Heard(std::nullopt);
   m.progress.Written(30, std::nullopt);
   CHECK(m.lag() == 30);
   m.progress.Heard(std::nullopt);

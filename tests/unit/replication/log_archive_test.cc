@@ -400,7 +400,8 @@ TEST_CASE("The archives of two sets are in one folder, and each backup takes its
     REQUIRE_FALSE(ListArchive({x->folder, {}}, x->Set()).value().empty());
     // Of an earlier version, under names that do not say the set.
     if (!early || x == &b) continue;
-    for (const ArchivedSegment& s : ListArchive({x->folder, {}}).value())
+    const auto segments = ListArchive({x->folder, {}});
+    for (const ArchivedSegment& s : segments.value())
       fs::rename(s.path, x->folder + "/" + SegmentName({{}, s.header.first, s.trailer.last}));
   }
   CHECK(VerifyArchive({a.folder, {}}, {}).value().faults.empty());
@@ -412,7 +413,8 @@ TEST_CASE("The archives of two sets are in one folder, and each backup takes its
     CHECK(into.Coll("c")->counters->documents == 1);
   }
   // A folder that has only others' is the wrong one.
-  for (const ArchivedSegment& s : ListArchive({a.folder, {}}, a.Set()).value()) fs::remove(s.path);
+  const auto of_a = ListArchive({a.folder, {}}, a.Set());
+  for (const ArchivedSegment& s : of_a.value()) fs::remove(s.path);
   Member into;
   auto none = a.Restore({}, into);
   REQUIRE_FALSE(none);
