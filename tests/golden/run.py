@@ -1,16 +1,29 @@
 #!/usr/bin/env python3
 """Runs golden files against a real server over a real socket.
 
-  tests/golden/run.py [--binary build/release/mayflyd | --uri HOST:PORT] [FILE_OR_FOLDER ...]
+  tests/golden/run.py [--binary build/release/mayflyd | --uri HOST:PORT] [--reference] [FILE_OR_FOLDER ...]
 
-Files in a folder `replication` run, in the order of their names, on a member of a set of their own (--replSet rs0, not
-initiated at first).
+Golden files end in .test; another file in a folder that is given is an error (but Python's). Those in a folder
+`replication` run, in the order of their names, on a member of a set of their own (--replSet rs0, not initiated at
+first). --reference: the server of --uri is not Mayfly; files that say `only mayfly` are left out.
 
 A golden file is a list of directives, each at the beginning of a line; every file gets a fresh database, named in texts
-as <db>. A command may go on over several lines, up to an empty one, the next directive or its expected reply.
+as <db>. A command may go on over several lines, up to an empty one, the next directive or its expected reply. A file:
+
+  # name: tests/golden/find/limit.test
+  # description: a find gives no more documents than its limit
+  # group: [find]
+
+  setup {"insert": "c", "documents": [{"_id": 1, "a": 2}, {"_id": 2, "a": 3}]}
+  command {"find": "c", "sort": {"_id": 1}, "limit": 1}  # the first one
+  ---- rows
+  {"_id": 1, "a": 2}
+
+  command error 2 BadValue {"find": "c", "limit": -1}
 
   # text
-      A comment; the first lines say name, description, group.
+      A comment, and so is a line that begins with # in an expected reply; the first lines say name, description, group.
+      Behind a directive ` # text` is one, too, if no double quote is in it.
   only mayfly
       The file uses what a reference server does not have (the clock, for one).
   clock 2030-01-01T00:00:00Z
@@ -20,15 +33,16 @@ as <db>. A command may go on over several lines, up to an empty one, the next di
   sweep
       Runs one pass of the TTL monitor and returns when it is over.
   setup {command}
-      The command must succeed.
+      The command must succeed; its reply is not compared.
   command {command}
       The command, then one of these lines and the expected reply below it; without one it must only succeed.
         ----                    the whole reply
-        ---- has                what the reply must contain at least
-        ---- rows [unordered]   the documents of cursor.firstBatch, one a line
+        ---- has                what the reply must contain at least: of a document, in it and at any depth, the fields
+                                that are given; of an array as many entries, each of which contains at least its own
+        ---- rows [unordered]   the documents of cursor.firstBatch, one a line; no line: it has none
   command error [CODE] [NAME] {command}
-      The command must fail with this code and code name; in a write reply the first entry of writeErrors counts. A
-      reply may be expected, too.
+      The command must fail with this code and code name. When its ok is 1, the first entry of writeErrors counts, which
+      has a code but no name, and without one writeConcernError. A reply may be expected, too, with ---- or ---- has.
   eventually {command}
       As command, but asked again until the reply is as expected or a deadline has come: for what is written in the
       background.
@@ -56,6 +70,7 @@ from bson.codec_options import CodecOptions
 from bson.int64 import Int64
 
 import failed_parts
+import golden_file
 import own
 from ports import free_port
 from waits import Deadline, until
@@ -119,13 +134,15 @@ class Client:
 
 
 def initiate(client, host):
-    """Makes a server the one member of a set and waits until it is primary: the reply to replSetInitiate."""
+    """Makes a server the one member of a set and waits until it is primary: the reply to replSetInitiate. An error when
+    it refuses, or does not become one."""
     reply = client.command("admin", {"replSetInitiate": {"_id": "rs0", "members": [{"_id": 0, "host": host}]}})
-    seen = {"hello": 1}
-    for _ in range(60):
-        hello = client.command("admin", seen)
-        if hello.get("isWritablePrimary"):
-            break
+    if reply.get("ok") != 1:
+        raise AssertionError(f"{host} refuses replSetInitiate: {show(reply)}")
+    seen, deadline = {"hello": 1}, Deadline()
+    while not (hello := client.command("admin", seen)).get("isWritablePrimary"):
+        if not deadline.holds():
+            raise AssertionError(f"{host} has not become primary in {deadline.took():.0f} s: {show(hello)}")
         seen = {"hello": 1, "topologyVersion": hello["topologyVersion"], "maxAwaitTimeMS": 1000}
     return reply
 
@@ -303,67 +320,6 @@ def canonical_numbers(text):
 
 
 UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-KEYWORDS = (
-    "only ",
-    "clock ",
-    "advance ",
-    "sweep",
-    "setup ",
-    "command ",
-    "command\n",
-    "keep ",
-    "eventually ",
-    "expect-fail",
-)
-
-
-def parse(path):
-    """[(line number, keyword, argument, expected kind, expected text)]"""
-    lines = path.read_text().split("\n")
-    out, i = [], 0
-    while i < len(lines):
-        line = lines[i]
-        if not line.strip() or line.startswith("#"):
-            i += 1
-            continue
-        start, keyword = i + 1, line.split(" ", 1)[0]
-        if keyword not in (
-            "only",
-            "clock",
-            "advance",
-            "sweep",
-            "setup",
-            "command",
-            "keep",
-            "eventually",
-            "expect-fail",
-        ):
-            sys.exit(f"{path}:{start}: unknown directive: {line}")
-        text = line[len(keyword) :]
-        i += 1
-        kind = expected = None
-        if keyword in ("setup", "command", "eventually"):
-            while (
-                i < len(lines)
-                and lines[i].strip()
-                and not lines[i].startswith("----")
-                and not (lines[i] + "\n").startswith(KEYWORDS)
-            ):
-                text += "\n" + lines[i]
-                i += 1
-            if i < len(lines) and lines[i].startswith("----"):
-                kind, expected = lines[i][4:].strip() or "exact", ""
-                i += 1
-                while i < len(lines) and lines[i].strip() and not (lines[i] + "\n").startswith(KEYWORDS):
-                    if not lines[i].startswith("#"):
-                        expected += lines[i] + "\n"
-                    i += 1
-        out.append((start, keyword, text.strip(), kind, expected))
-    return out
-
-
-def strip_comment(text):
-    return "\n".join(re.sub(r"\s+#\s[^\"]*$", "", l) for l in text.split("\n"))
 
 
 class File:
@@ -403,11 +359,16 @@ class File:
 
     def run(self):
         expect_fail = None
-        for line, keyword, text, kind, expected in parse(self.path):
-            text = strip_comment(text)
+        try:
+            directives = golden_file.parse(self.path.read_text())
+        except golden_file.Malformed as e:
+            return self.fail(e.line, e)
+        for line, keyword, text, kind, expected in directives:
             try:
                 if keyword == "only":
-                    if text == "mayfly" and not self.mayfly:
+                    if text != "mayfly":
+                        raise ValueError(f"only mayfly, not only {text}")
+                    if not self.mayfly:
                         return
                 elif keyword == "clock":
                     self.admin({"clock": {"freeze": True}})  # first, or time passes between the two
@@ -450,6 +411,8 @@ class File:
                 raise
             except Exception as e:  # a malformed file is a failure, not a crash of the run
                 self.fail(line, f"{type(e).__name__}: {e}")
+        if expect_fail is not None:
+            self.fail(directives[-1][0], "expect-fail is of the next command, and none comes")
 
     def admin(self, doc):
         r = self.client.command("admin", doc)
@@ -457,40 +420,26 @@ class File:
             raise AssertionError(show(r))
 
     def command(self, text, kind, expected):
-        want_code = None
-        m = re.match(r"error(?:\s+(\d+))?(?:\s+(?!db=)([A-Za-z]\w*))?\s+", text)
-        if m:
-            want_code, text = int(m.group(1) or 0), text[m.end() :]
-        reply = self.send(text)
+        error = golden_file.expected_error(text)
+        reply = self.send(error[2] if error else text)
         for k in ("operationTime", "$clusterTime"):
             reply.pop(k, None)
-        if want_code is not None:
-            error = (
-                reply
-                if reply.get("ok") != 1
-                else (reply.get("writeErrors") or [reply.get("writeConcernError") or {}])[0]
-            )
-            if want_code and error.get("code") != want_code or not error.get("code"):
-                return f"want error {want_code}, got {show(reply)}"
-            if m.group(2) and reply.get("ok") != 1 and error.get("codeName") != m.group(2):
-                return f"want code name {m.group(2)}, got {error.get('codeName')}"
-            if not error.get("errmsg"):
-                return "an error without errmsg"
-            if not expected:
-                return None
+        if error:
+            if why := golden_file.wrong_error(reply, *error[:2]):
+                return f"{why}: {show(reply)}"
         elif reply.get("ok") != 1:
             return f"failed: {show(reply)}"
         if expected is None:
             return None
         expected = self.fill(expected)
-        if kind.startswith("rows"):
+        if kind in (golden_file.ROWS, golden_file.UNORDERED):
             want = [canonical_numbers(l) for l in expected.split("\n") if l.strip()]
             got = reply["cursor"]["firstBatch"]
-            if "unordered" in kind:
+            if kind == golden_file.UNORDERED:
                 order = lambda d: json_util.dumps(d, sort_keys=True)
                 want, got = sorted(want, key=order), sorted(got, key=order)
             return difference(want, got, "rows")
-        return difference(canonical_numbers(expected), reply, "", subset=(kind == "has"))
+        return difference(canonical_numbers(expected), reply, "", subset=(kind == golden_file.HAS))
 
 
 def main():
@@ -500,10 +449,7 @@ def main():
     ap.add_argument("--reference", action="store_true", help="the server is not Mayfly: leave out files that say so")
     ap.add_argument("files", nargs="*")
     a = ap.parse_args()
-    paths = []
-    for f in a.files or [str(ROOT / "tests/golden")]:
-        p = Path(f)
-        paths += sorted(p.rglob("*.test")) if p.is_dir() else [p]
+    paths, no_golden_files = golden_file.files(a.files or [str(ROOT / "tests/golden")])
     server = None
     if a.uri:
         host, port = a.uri.split(":")
@@ -537,6 +483,10 @@ def main():
         passed, failed = passed + f.passed, failed + f.failed
         if f.failed:
             failed_parts.note(part(path), f.passed, f.failed)
+    for error in no_golden_files:
+        failed += 1
+        failed_parts.note("*")
+        print(f"FAIL {error}")
     failed_parts.end()
     if standalone and server is not standalone and not standalone.stop():
         failed += 1
