@@ -15,7 +15,8 @@ else
   rm -rf "$work"
 fi
 mkdir -p "$work" "$root/tests/fuzz/corpus/$name"
-ASAN_OPTIONS=detect_leaks=1 "$1" "$bound" -seed="${MAYFLY_SEED:-0}" -rss_limit_mb=4096 -timeout=25 \
+patience=$(awk "BEGIN {print int(60 * ${MAYFLY_SLOWNESS:-1})}")  # seconds for one input: only a hang takes longer
+ASAN_OPTIONS=detect_leaks=1 "$1" "$bound" -seed="${MAYFLY_SEED:-0}" -rss_limit_mb=4096 -timeout="$patience" \
   -print_final_stats=1 -verbosity=0 -artifact_prefix="$(dirname "$1")/crash-$name-" \
   "$work" "$root/tests/fuzz/corpus/$name"
 echo "fuzz $name: 1 passed, 0 failed"

@@ -5,23 +5,18 @@ import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import http from "node:http";
 import { MongoClient } from "mongodb";
-import { chromium } from "playwright-core";
-import { freePort, run, test, until } from "../drivers/node/harness.mjs";
+import { freePort, patience, run, test, until } from "../drivers/node/harness.mjs";
+import { launch, newPage } from "./chromium.mjs";
 
 const base = process.env.HTTP_URL;
 const shots = process.env.MAYFLY_SCREENSHOTS ?? "build/screenshots";
 mkdirSync(shots, { recursive: true });
-const client = await new MongoClient(process.env.MONGODB_URI).connect();
+const client = await new MongoClient(process.env.MONGODB_URI, { serverSelectionTimeoutMS: patience }).connect();
 const db = client.db("shop"), admin = client.db("admin");
-const browser = await chromium.launch({
-  executablePath: "/usr/bin/chromium",
-  args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync"],
-});
+const browser = await launch();
 const problems = [];
 async function open(options = {}) {
-  const context = await browser.newContext({ viewport: { width: 1200, height: 1000 }, ...options });
-  const page = await context.newPage();
+  const page = await newPage(browser, options);
   page.on("pageerror", (e) => problems.push(String(e)));
   page.on("console", (m) => { if (m.type() === "error") problems.push(m.text()); });
   page.on("request", (r) => { if (!r.url().startsWith(base) && !r.url().startsWith("data:")) problems.push(`asked for ${r.url()}`); });
@@ -243,14 +238,14 @@ test("ten thousand rules: those that need looking at are shown, the others are f
 
 test("after a server was killed and started again the page goes on by itself", async () => {
   const data = mkdtempSync(`${tmpdir()}/mayfly-page-`);
-  const port = await freePort();
+  const port = freePort();
   const start = () => spawn(process.env.MAYFLYD ?? "build/release/mayflyd",
     ["--dbpath", `${data}/data`, "--port", "0", "--nounixsocket", "--httpPort", String(port)], { stdio: "ignore" });
   const up = () => until("the server", async () => (await fetch(`http://127.0.0.1:${port}/readyz`).catch(() => ({ ok: false }))).ok);
   let server = start();
   try {
     await up();
-    const p = await (await browser.newContext()).newPage();
+    const p = await newPage(browser);
     await p.goto(`http://127.0.0.1:${port}/`);
     await p.locator("#connection.live").waitFor();
     server.kill("SIGKILL");

@@ -24,6 +24,7 @@ from pymongo.errors import PyMongoError
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
 from topologies import BINARY, TEST_COMMANDS, launch, until
 from certificates import certificate  # behind topologies, which knows the way to it
+from waits import Deadline
 
 PASSWORD = "p%ss:w@rd/?"  # what a URI has to escape; not every build of a driver has SASLprep
 QUOTED = quote(PASSWORD, safe="")
@@ -121,7 +122,7 @@ class Servers:
         codes = []
         for p in self.processes:
             try:
-                codes.append(p.wait(60))
+                codes.append(p.wait(Deadline().seconds))
             except subprocess.TimeoutExpired:
                 p.kill()
                 codes.append("killed")
@@ -139,7 +140,8 @@ def main():
         more = servers.environment()
         if "java" in sys.argv[2]:
             more["JAVA_LOGIN_OPTIONS"] = servers.java()
-        status = subprocess.run(sys.argv[2:], env=dict(os.environ, **more), timeout=600).returncode
+        patience = Deadline(600).seconds
+        status = subprocess.run(sys.argv[2:], env=dict(os.environ, **more), timeout=patience).returncode
     except PyMongoError as e:
         print(f"cannot prepare: {e}")
         status = 1

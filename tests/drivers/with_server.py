@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """with_server.py COMMAND…: starts a mayflyd of its own, runs COMMAND with MONGODB_URI and HTTP_URL set, stops the
-server.
+server. FREE_PORTS has a few ports for what the command starts itself (golden/ports.py).
 
 The server must also stop cleanly. The command's last line says "N passed, N failed".
 """
@@ -20,6 +20,7 @@ try:
         os.environ,
         MONGODB_URI=f"mongodb://127.0.0.1:{server.port}/",
         MONGODB_PORT=str(server.port),
+        FREE_PORTS=",".join(str(free_port()) for _ in range(4)),
         HTTP_URL=f"http://127.0.0.1:{http_port}",
     )
     status = subprocess.run(sys.argv[1:], env=env, timeout=Deadline(600).seconds).returncode

@@ -15,7 +15,7 @@ import (
 )
 
 func connect(uri string) (*mongo.Client, error) {
-	return mongo.Connect(options.Client().ApplyURI(uri).SetServerSelectionTimeout(15 * time.Second))
+	return mongo.Connect(options.Client().ApplyURI(uri).SetServerSelectionTimeout(patience()))
 }
 
 // codeOf is the code of the server's error that is in err; 0 for none.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -45,9 +46,18 @@ func first(errs ...error) error {
 	return nil
 }
 
+// patience is how long a test waits for what may hang: longer on a slow machine (golden/waits.py).
+func patience() time.Duration {
+	slowness, err := strconv.ParseFloat(os.Getenv("MAYFLY_SLOWNESS"), 64)
+	if err != nil {
+		slowness = 1
+	}
+	return time.Duration(60 * slowness * float64(time.Second))
+}
+
 // until tries f again and again; the bound is a failure, not a pause.
 func until(what string, f func() (bool, error)) error {
-	end := time.Now().Add(60 * time.Second)
+	end := time.Now().Add(patience())
 	for {
 		ok, err := f()
 		if ok || err != nil {
@@ -297,7 +307,7 @@ func main() {
 		return
 	}
 	var err error
-	client, err = mongo.Connect(options.Client().ApplyURI(os.Getenv("MONGODB_URI")).SetServerSelectionTimeout(15 * time.Second))
+	client, err = mongo.Connect(options.Client().ApplyURI(os.Getenv("MONGODB_URI")).SetServerSelectionTimeout(patience()))
 	if err != nil {
 		panic(err)
 	}

@@ -23,9 +23,15 @@ public class DriverTest {
         if (!ok) throw new AssertionError(String.valueOf(what));
     }
 
+    /** Nanoseconds that a test waits for what may hang: more on a slow machine (golden/waits.py). */
+    static long patience() {
+        String slowness = System.getenv().getOrDefault("MAYFLY_SLOWNESS", "1");
+        return (long) (Double.parseDouble(slowness) * TimeUnit.SECONDS.toNanos(60));
+    }
+
     /** Tries again and again; the bound is a failure, not a pause. */
     static void until(String what, BooleanSupplier f) {
-        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+        long end = System.nanoTime() + patience();
         while (!f.getAsBoolean())
             want(System.nanoTime() < end, "waited in vain for " + what);  // clock: a deadline that only a hang misses
     }

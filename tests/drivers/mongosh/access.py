@@ -1,10 +1,13 @@
 """mongosh with a login and TLS on its command line, as people type it; a password that it asks for; and access.js."""
 
-import os, pty, re, select, subprocess, sys, time
+import os, pty, re, select, subprocess, sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 here = Path(__file__).resolve().parent
+sys.path.insert(0, str(here.parents[1] / "golden"))
+from waits import Deadline
+
 root = urlsplit(os.environ["ROOT_LOGIN"])
 user, password = root.username, unquote(root.password)
 host = root.netloc.rpartition("@")[2].split(",")[0]
@@ -21,7 +24,7 @@ def check(ok, what):
 
 
 def run(*arguments):
-    out = subprocess.run([*shell, *arguments], capture_output=True, text=True, timeout=120)
+    out = subprocess.run([*shell, *arguments], capture_output=True, text=True, timeout=Deadline(120).seconds)
     return out.returncode, out.stdout + out.stderr
 
 
@@ -30,8 +33,8 @@ def typed(answers, *arguments):
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvp(shell[0], [*shell, *arguments])
-    text, waiting, deadline = "", list(answers), time.monotonic() + 90
-    while time.monotonic() < deadline:  # clock: a deadline that only a hang misses
+    text, waiting, deadline = "", list(answers), Deadline(90)
+    while deadline.holds():
         if not select.select([terminal], [], [], 1)[0]:
             continue
         try:

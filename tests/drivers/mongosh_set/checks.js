@@ -7,9 +7,11 @@ function check(name, f) {
 const eq = (a, b) => { const x = EJSON.stringify(a), y = EJSON.stringify(b); if (x !== y) throw new Error(`${x} is not ${y}`); };
 const fails = (code, f) => { try { f(); } catch (e) { if (e.code !== code) throw new Error(`want ${code}, got ${e.code}: ${e.message}`); return; } throw new Error(`want error ${code}`); };
 
+// How long a test waits for what may hang, in milliseconds: longer on a slow machine (golden/waits.py).
+const patience = Math.ceil(60000 * Number(process.env.MAYFLY_SLOWNESS || 1));
 // Asks again after each change of the topology that the member answers `hello` about, and four times a second.
 const until = (what, f) => {
-  const end = Date.now() + 60000;
+  const end = Date.now() + patience;
   for (let seen; ;) {
     try { if (f()) return; } catch (e) { }
     if (Date.now() > end) throw new Error(`waited in vain for ${what}`); // clock: a deadline that only a hang misses

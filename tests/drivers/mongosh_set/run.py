@@ -6,6 +6,7 @@ from pathlib import Path
 here = Path(__file__).resolve().parent
 sys.path.insert(0, str(here.parents[1] / "golden"))
 from run import ROOT, Server
+from waits import Deadline
 
 BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
 
@@ -29,7 +30,7 @@ def run(script, count):
             env=dict(os.environ, HOME=home, HOSTS=",".join(f"127.0.0.1:{s.port}" for s in servers)),
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=Deadline(600).seconds,
         )
         print(out.stdout, out.stderr)
     finally:

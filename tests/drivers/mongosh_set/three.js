@@ -47,7 +47,7 @@ check('replSetResizeOplog', () => {
   eq(db.serverStatus().oplogTruncation.oplogMinRetentionHours, 1.5);
 });
 check('not delayed any more', () => { const c = rs.conf(); Object.assign(c.members[2], { priority: 1, hidden: false, secondaryDelaySecs: 0 }); eq(rs.reconfig(c).ok, 1); });
-check('writes', () => eq(db.getSiblingDB('shell').c.insertOne({ _id: 1 }, { writeConcern: { w: 3, wtimeout: 20000 } }).acknowledged, true));
+check('writes', () => eq(db.getSiblingDB('shell').c.insertOne({ _id: 1 }, { writeConcern: { w: 3, wtimeout: patience } }).acknowledged, true));
 check('rs.freeze and rs.stepDown', () => {
   at(hosts[2]).runCommand({ replSetFreeze: 60 });
   eq(rs.stepDown(30).ok, 1);

@@ -1,10 +1,10 @@
 // Logins of the Node driver, over TLS: what with_access.py gives in the environment.
 import assert from 'node:assert/strict';
 import { MongoClient } from 'mongodb';
-import { test, run } from './harness.mjs';
+import { patience, test, run } from './harness.mjs';
 
 const using = async (uri, fn) => {
-  const client = new MongoClient(uri, { serverSelectionTimeoutMS: 15000 });
+  const client = new MongoClient(uri, { serverSelectionTimeoutMS: patience });
   try { return await fn(client); } finally { await client.close(); }
 };
 const refused = (uri, code) => using(uri, (client) =>

@@ -1,5 +1,3 @@
-import net from "node:net";
-
 // A test is a name and an async function; the last line printed counts them.
 const tests = [];
 export const test = (name, fn) => tests.push([name, fn]);
@@ -13,21 +11,23 @@ export async function run(after) {
   console.log(`${passed} passed, ${failed} failed`);
   process.exit(failed ? 1 : 0);
 }
+// How long a test waits for what may hang, in milliseconds: longer on a slow machine (golden/waits.py).
+export const patience = Math.ceil(60_000 * Number(process.env.MAYFLY_SLOWNESS || 1));
 // Waits until fn() is truthy; the bound is a failure, not a pause.
-export async function until(what, fn, ms = 60000) {
-  const end = Date.now() + ms;
+export async function until(what, fn) {
+  const end = Date.now() + patience;
   for (;;) {
     const v = await fn();
     if (v) return v;
     if (Date.now() > end) // clock: a deadline that only a hang misses
-      throw new Error(`waited ${ms} ms for ${what}`);
+      throw new Error(`waited ${patience} ms for ${what}`);
     await new Promise((r) => setImmediate(r));
   }
 }
-// A TCP port of the loopback interface that nobody listens on now. It lies below those that the system gives to
-// clients, and above those of the Python tests (golden/ports.py).
-export const freePort = () => new Promise((resolve) => {
-  const port = 20000 + Math.floor(Math.random() * 10000);
-  const server = net.createServer().listen(port, "127.0.0.1", () => server.close(() => resolve(port)));
-  server.on("error", () => resolve(freePort()));
-});
+// A TCP port of the loopback interface that nobody else's test takes: one of those that golden/ports.py has reserved for
+// this process (with_server.py, with_ports.py).
+const ports = (process.env.FREE_PORTS ?? "").split(",").filter(Boolean).map(Number);
+export function freePort() {
+  if (ports.length === 0) throw new Error("FREE_PORTS has no more ports: start this by with_server.py or with_ports.py");
+  return ports.shift();
+}

@@ -19,9 +19,15 @@ fn want(ok: bool, what: impl std::fmt::Debug) -> Outcome {
     }
 }
 
+/// How long a test waits for what may hang: longer on a slow machine (golden/waits.py).
+fn patience() -> Duration {
+    let given = std::env::var("MAYFLY_SLOWNESS").ok().and_then(|s| s.parse().ok());
+    Duration::from_secs(60).mul_f64(given.unwrap_or(1.0))
+}
+
 /// Tries again and again; the bound is a failure, not a pause.
 fn until(what: &str, mut f: impl FnMut() -> Result<bool, Error>) -> Outcome {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + patience();
     while !f()? {
         let holds = Instant::now() < end; // clock: a deadline that only a hang misses
         want(holds, format!("waited in vain for {what}"))?;
