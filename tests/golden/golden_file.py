@@ -76,7 +76,9 @@ def _look_at_reply(line, directive, argument, kind, expected):
     if directive == "setup":
         raise Malformed(line, "the reply of a setup is compared with nothing: write command")
     if kind not in (EXACT, HAS, ROWS, UNORDERED):
-        raise Malformed(line, f"unknown comparison: ---- {kind}; write ----, ---- has, ---- rows or ---- rows unordered")
+        raise Malformed(
+            line, f"unknown comparison: ---- {kind}; write ----, ---- has, ---- rows or ---- rows unordered"
+        )
     if kind in (ROWS, UNORDERED):
         if re.match(r"error\s", argument):
             raise Malformed(line, "an error has no cursor, thus no rows: write ---- or ---- has")

@@ -94,7 +94,7 @@ class Client:
     """One connection; sends OP_MSG and reads the reply."""
 
     def __init__(self, host, port):
-        self.sock = socket.create_connection((host, port), timeout=120)
+        self.sock = socket.create_connection((host, port), timeout=Deadline(120).seconds)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.request = 0
 
@@ -241,7 +241,7 @@ class Server:
         except subprocess.TimeoutExpired:
             self.proc.kill()
             code = f"killed, because it did not end in {Deadline().seconds:.0f} s"
-        self.proc.drain.join(10)
+        self.proc.drain.join(Deadline().seconds)
         if code != 0:
             print(f"server exit: {code}\n" + open(f"{self.dir}/out.log", errors="replace").read()[-6000:])
         seen, too_long = held(self.binary, f"{self.dir}/out.log")

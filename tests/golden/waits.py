@@ -53,7 +53,7 @@ class Deadline:
     def receive(self, s):
         """What comes next on a socket; TimeoutError when nothing has come in time."""
         while True:
-            s.settimeout(1)
+            s.settimeout(1)  # clock: polls until a deadline
             try:
                 return s.recv(1 << 20)
             except TimeoutError:
