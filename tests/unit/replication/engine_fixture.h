@@ -13,6 +13,7 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <source_location>
 #include <thread>
 
 #include "../patience.h"
@@ -40,7 +41,8 @@ class News {
   /// no machine hears.
   void Wait(uint64_t* heard) {
     std::unique_lock l(mutex_);
-    rung_.wait_for(l, std::chrono::milliseconds(100), [&] { return number_ != *heard; });
+    const auto told = [&] { return number_ != *heard; };
+    rung_.wait_for(l, std::chrono::milliseconds(100), told);  // clock: polls until a deadline
     *heard = number_;
   }
 
@@ -51,11 +53,15 @@ class News {
 };
 
 /// Waits for something that other threads bring about. The deadline is for a broken engine, not for
-/// a slow one.
-inline bool Eventually(const std::function<bool()>& what, int seconds = 60) {
-  const test::Deadline deadline{std::chrono::seconds(seconds)};
-  for (uint64_t heard = 0; !what(); News::Get().Wait(&heard))
-    if (!deadline.Holds()) return false;
+/// a slow one; the caller's line is told when it is over.
+inline bool Eventually(const std::function<bool()>& what, int seconds = 60,
+                       std::source_location waits = std::source_location::current()) {
+  const test::Deadline deadline(std::chrono::seconds(seconds), waits);
+  for (uint64_t heard = 0; !what(); News::Get().Wait(&heard)) {
+    if (deadline.Holds()) continue;
+    UNSCOPED_INFO(deadline.InVain());
+    return false;
+  }
   return true;
 }
 
@@ -192,7 +198,7 @@ class TestMember {
     auto p = std::make_shared<std::promise<Result<LogPosition>>>();
     auto f = p->get_future();
     engine_->Propose({data, nullptr, [p](Result<LogPosition> r) { p->set_value(std::move(r)); }});
-    if (f.wait_for(std::chrono::seconds(60)) != std::future_status::ready)
+    if (f.wait_until(test::Deadline().at) != std::future_status::ready)
       return Error{ErrorCode::kInternalError, "no answer"};
     return f.get();
   }
@@ -202,7 +208,7 @@ class TestMember {
     auto p = std::make_shared<std::promise<Result<R>>>();
     auto f = p->get_future();
     call([p](Result<R> r) { p->set_value(std::move(r)); });
-    if (f.wait_for(std::chrono::seconds(60)) != std::future_status::ready)
+    if (f.wait_until(test::Deadline().at) != std::future_status::ready)
       return Error{ErrorCode::kInternalError, "no answer"};
     return f.get();
   }

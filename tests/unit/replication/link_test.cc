@@ -54,10 +54,10 @@ struct Pair {
     asio::co_spawn(io.get_executor(), Keep(std::move(task), out), asio::detached);
     return out;
   }
-  /// Until nothing is left to do, or so long.
-  void Run(int seconds = 20) {
+  /// Until nothing is left to do; or a deadline, which only a hang misses.
+  void Run() {
     io.restart();
-    io.run_for(std::chrono::seconds(seconds));
+    io.run_until(test::Deadline().at);
   }
   /// Until these have their results: the timers of a link that stays open never end.
   template <class... T>
@@ -376,7 +376,7 @@ TEST_CASE("A link that falls silent ends itself", "[link]") {
   for (size_t i = 0; i < frame.size(); ++i) {
     REQUIRE(::send(p.end[1]->stream().socket().native_handle(), frame.data() + i, 1, 0) == 1);
     p.io.restart();
-    p.io.run_for(std::chrono::milliseconds(40));
+    p.io.run_for(std::chrono::milliseconds(40));  // clock: its ticks count, which run here
   }
   CHECK_FALSE(silent->has_value());
   p.Run();
@@ -449,7 +449,7 @@ TEST_CASE("A member of an earlier version is dialled again in its own way, if th
         auto out = std::make_shared<std::optional<Result<LinkPeer>>>();
         asio::co_spawn(own.get_executor(), Keep(link.Accept(Self("a key", 2, true)), out),
                        asio::detached);
-        own.run_for(std::chrono::seconds(10));
+        own.run_until(test::Deadline().at);
       }
     });
     Pair p;

@@ -6,10 +6,12 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <source_location>
 
 #include "replication/archive_command.h"
 #include "replication/log_archiver.h"
 #include "security/at_rest.h"
+#include "tests/unit/patience.h"
 #include "tests/unit/replication/member_fixture.h"
 
 namespace mayfly {
@@ -115,9 +117,12 @@ struct Archived {
     archiver = std::make_unique<LogArchiver>(std::move(o));
     archiver->Start();
   }
-  void Await(const std::function<bool()>& holds) {
+  void Await(const std::function<bool()>& holds,
+             std::source_location waits = std::source_location::current()) {
+    const test::Deadline deadline(std::chrono::minutes(1), waits);
     std::unique_lock l(mutex);
-    const bool held = looked.wait_for(l, std::chrono::seconds(60), holds);
+    const bool held = looked.wait_until(l, deadline.at, holds);
+    if (!held) UNSCOPED_INFO(deadline.InVain());
     CAPTURE(archiver->Status().error);
     REQUIRE(held);
   }

@@ -68,9 +68,9 @@ struct Member {
     set = std::move(ReplicaSet::Open(std::move(o)).value());
     REQUIRE(set->Start());
     if (!set->topology()->config) REQUIRE(set->Initiate(std::nullopt));
-    REQUIRE(primary->get_future().wait_for(std::chrono::minutes(1)) == std::future_status::ready);
-    // Its own first entry comes from another thread: what tests count is behind it.
     const test::Deadline deadline;
+    REQUIRE(primary->get_future().wait_until(deadline.at) == std::future_status::ready);
+    // Its own first entry comes from another thread: what tests count is behind it.
     while (!HasBegun() && deadline.Holds()) std::this_thread::yield();
     REQUIRE(HasBegun());
   }

@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <filesystem>
+#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -29,13 +30,14 @@ namespace mayfly::test {
 
 inline constexpr std::string_view kPing = R"({"ping": 1, "$db": "admin"})";
 
-/// Waits for a condition that another thread brings about; fails after a minute. It polls, because
-/// conditions are counters and states of a server, which wakes nobody when they change.
+/// Waits for a condition that another thread brings about; fails at a Deadline and names the
+/// caller's line. It polls, because conditions are counters and states of a server, which wakes
+/// nobody when they change.
 template <class F>
-void Eventually(F&& f) {
-  const Deadline deadline;
+void Eventually(F&& f, std::source_location waits = std::source_location::current()) {
+  const Deadline deadline(std::chrono::minutes(1), waits);
   while (!f()) {
-    if (!deadline.Holds()) FAIL("did not come about");
+    if (!deadline.Holds()) FAIL(deadline.InVain());
     ::usleep(1000);  // sleeps: polls until a deadline
   }
 }

@@ -1,6 +1,7 @@
 #include <condition_variable>
 #include <thread>
 
+#include "../patience.h"
 #include "storage_fixture.h"
 
 namespace mayfly {
@@ -91,7 +92,7 @@ TEST_CASE("Large units are written by another thread than their client's, betwee
   for (int t = 0; t < kThreads; ++t) threads.emplace_back(run, t);
   for (auto& t : threads) t.join();
   std::unique_lock l(m);
-  CHECK(cv.wait_for(l, std::chrono::seconds(60), [&] { return finished == kThreads * kEach; }));
+  CHECK(cv.wait_until(l, test::Deadline().at, [&] { return finished == kThreads * kEach; }));
   CHECK(failed == 0);
   CHECK(large_here == 0);
   CHECK(s.Scan(c).size() == docs.size());
