@@ -151,7 +151,9 @@ class Beside(threading.Thread):
         self.uri, self.stop, self.made = uri, False, 0
 
     def run(self):
-        client = pymongo.MongoClient(self.uri, serverSelectionTimeoutMS=2000, socketTimeoutMS=5000, retryWrites=False)
+        client = pymongo.MongoClient(  # clock: what fails is tried again
+            self.uri, serverSelectionTimeoutMS=2000, socketTimeoutMS=5000, retryWrites=False
+        )
         n = 0
         while not self.stop:
             n += 1
@@ -330,7 +332,7 @@ def sample(model, least=0):
 
 
 def connect(uri):
-    return pymongo.MongoClient(
+    return pymongo.MongoClient(  # clock: what fails is tried again
         uri, serverSelectionTimeoutMS=5000, connectTimeoutMS=2000, socketTimeoutMS=8000, retryWrites=False
     )
 

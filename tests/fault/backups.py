@@ -37,7 +37,7 @@ class Server:
             stdout=self.out,
             stderr=subprocess.STDOUT,
         )
-        self.client = pymongo.MongoClient(
+        self.client = pymongo.MongoClient(  # clock: asked again until it answers
             "127.0.0.1", self.port, directConnection=True, serverSelectionTimeoutMS=500, tz_aware=True
         )
         if not until(self.answers, 30):

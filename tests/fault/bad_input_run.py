@@ -326,8 +326,8 @@ def member_command():
 def throw(port, pieces):
     """Sends them and reads what comes, briefly."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=2) as c:
-            c.settimeout(0.02)
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as c:  # clock: who is silent goes on
+            c.settimeout(0.02)  # clock: who is silent goes on
             for p in pieces:
                 c.sendall(p)
                 try:

@@ -38,7 +38,7 @@ class Server:
     def client(self, user=None, password=PASSWORD, **more):
         login = dict(username=user, password=password, authSource="admin") if user else {}
         return pymongo.MongoClient(
-            "127.0.0.1", self.port, directConnection=True, serverSelectionTimeoutMS=3000, **login, **more
+            "127.0.0.1", self.port, directConnection=True, serverSelectionTimeoutMS=Deadline().millis, **login, **more
         )
 
     def up(self, **more):

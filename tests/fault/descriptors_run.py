@@ -66,7 +66,7 @@ GREETING = message({"_mayflyMember": 1, "$db": "admin"})
 def connect(port, data=b""):
     """Without waiting for the server; None when there is no more room in the backlog."""
     s = socket.socket()
-    s.settimeout(5)
+    s.settimeout(5)  # clock: who is not answered goes on
     try:
         s.connect(("127.0.0.1", port))
         if data:

@@ -54,7 +54,7 @@ def failing_disks():
         p = s.primary()
         p.patient.test.short.create_index("at", expireAfterSeconds=0)
         p.patient.test.kept.create_index("n")
-        load, watcher = Writers(s.uri, timeout=4), Watcher(s.uri, 4)
+        load, watcher = Writers(s.uri, timeout=4), Watcher(s.uri, 4)  # clock: what fails is tried again
         writers += [load, watcher]
         for which, what in (
             ("secondary", "writes"),
@@ -91,7 +91,7 @@ def cut_logs():
         p = s.primary()
         p.patient.test.short.create_index("at", expireAfterSeconds=0)
         p.patient.test.kept.create_index("n")
-        load, watcher = Writers(s.uri, timeout=6), Watcher(s.uri, 6)
+        load, watcher = Writers(s.uri, timeout=6), Watcher(s.uri, 6)  # clock: what fails is tried again
         writers += [load, watcher]
         big = pymongo.MongoClient(s.uri, serverSelectionTimeoutMS=Deadline().millis)
         written = 0

@@ -16,6 +16,7 @@ from bson import Timestamp
 from histories import MAJORITY, QUICK
 from replica_set import FAULTY, Checks, ReplicaSet
 from transaction_ends_run import Transaction, code
+from waits import Deadline
 
 MB = 1 << 20
 ILLEGAL, TOO_LARGE = 20, 257
@@ -91,7 +92,7 @@ def main():
     try:
         s.initiate()
         s.settled()
-        with pymongo.MongoClient(s.uri, **{**QUICK, "socketTimeoutMS": 20000}) as mongo:
+        with pymongo.MongoClient(s.uri, **{**QUICK, "socketTimeoutMS": Deadline().millis}) as mongo:
             run(check, s, mongo)
     finally:
         s.close()

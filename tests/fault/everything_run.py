@@ -38,7 +38,7 @@ class Counter(threading.Thread):
         self.start()
 
     def run(self):
-        client = pymongo.MongoClient(
+        client = pymongo.MongoClient(  # clock: what fails is tried again
             self.uri, serverSelectionTimeoutMS=Deadline().millis, socketTimeoutMS=15000, heartbeatFrequencyMS=500
         )
         while not self.stop:
@@ -67,7 +67,7 @@ class Stream(threading.Thread):
         self.start()
 
     def run(self):
-        client = pymongo.MongoClient(
+        client = pymongo.MongoClient(  # clock: what fails is tried again
             self.uri, serverSelectionTimeoutMS=5000, socketTimeoutMS=10000, heartbeatFrequencyMS=500
         )
         coll = client.test.get_collection("kept", read_preference=self.preference)
@@ -93,7 +93,7 @@ class Expiring(Watcher):
     hidden."""
 
     def run(self):
-        client = pymongo.MongoClient(
+        client = pymongo.MongoClient(  # clock: what fails is tried again
             self.uri, serverSelectionTimeoutMS=4000, socketTimeoutMS=4000, heartbeatFrequencyMS=500, retryWrites=False
         )
         coll = client.test.get_collection("own", read_concern=pymongo.read_concern.ReadConcern("linearizable"))

@@ -19,13 +19,13 @@ MAJORITY = WriteConcern("majority")
 SLOTS, WRITES = 5, 30  # keys in use at once, writes until another one takes a key's place
 KEYS_AT_ONCE = 20  # in the last reads
 COMMIT_SECONDS = 8  # how long a commit is asked for again
-QUICK = dict(
+QUICK = dict(  # clock: what fails is of unknown outcome, and the next one is tried
     serverSelectionTimeoutMS=4000, connectTimeoutMS=3000, socketTimeoutMS=3000, heartbeatFrequencyMS=500, maxPoolSize=4
 )
 
 
 # Of clients that give up before they know what became of a commit, and leave transactions open.
-IMPATIENT = {**QUICK, "serverSelectionTimeoutMS": 500, "socketTimeoutMS": 250}
+IMPATIENT = {**QUICK, "serverSelectionTimeoutMS": 500, "socketTimeoutMS": 250}  # clock: as QUICK
 
 
 class ChangedMind(Exception):

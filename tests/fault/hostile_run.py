@@ -229,7 +229,7 @@ def again_and_again(data, n, seconds):
     with socket.create_connection(("127.0.0.1", proc.port), Deadline().seconds) as s:
         end, replies, in_time = time.monotonic() + seconds, Replies(), Deadline()
         data = data * n
-        s.settimeout(0.05)
+        s.settimeout(0.05)  # clock: who is silent is asked again
         rest = b""
         # The first answer may need its maxTimeMS.
         while time.monotonic() < end or (not replies.whole and in_time.holds()):  # clock: how long the attack lasts
@@ -315,7 +315,7 @@ def repeated():
                     message({"hello": 1, "topologyVersion": version, "maxAwaitTimeMS": 0, "$db": "admin"}, 1 << 16)
                 )
                 end, replies = time.monotonic() + 3, Replies()
-                s.settimeout(0.2)
+                s.settimeout(0.2)  # clock: who is silent is asked again
                 while time.monotonic() < end or not replies.whole:  # clock: how long the attack lasts
                     try:
                         data = s.recv(1 << 20)
@@ -529,7 +529,7 @@ def stored_filters():
     run({"create": "source", "expiry": {"field": "at"}, "onExpire": archived})
     run({"ttlPause": "source"})
     run({"insert": "source", "documents": [{"_id": i, "at": soon} for i in range(20)]})
-    wait_for(lambda: datetime.datetime.now(datetime.timezone.utc) >= soon)
+    wait_for(lambda: datetime.datetime.now(datetime.timezone.utc) >= soon)  # clock: the date has to be past
 
     def ends(doc, db="hostile", codes=(50,)):
         def attack():

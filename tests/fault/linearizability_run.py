@@ -63,7 +63,7 @@ class Registers:
 
 def client(registers, uri, number):
     rnd = random.Random(f"{SEED} {number}")
-    mongo = pymongo.MongoClient(
+    mongo = pymongo.MongoClient(  # clock: what fails is of unknown outcome
         uri,
         retryWrites=False,
         retryReads=False,

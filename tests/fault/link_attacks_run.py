@@ -488,7 +488,7 @@ def through_network(network, prefix):
     side.uri = "mongodb://" + ",".join(m.host for m in side.set.members) + "/?replicaSet=rs0"
     # The application's network is another one than the link's.
     side.client = pymongo.MongoClient(
-        side.uri, heartbeatFrequencyMS=500, tz_aware=True, appname="zone-app", socketTimeoutMS=10000
+        side.uri, heartbeatFrequencyMS=500, tz_aware=True, appname="zone-app", socketTimeoutMS=Deadline().millis
     )
     return side
 
@@ -671,11 +671,13 @@ def secured():
     try:
         a.run("app", {"insert": "c", "documents": [{"_id": i} for i in range(100)], "expireAt": now() + NEVER})
         a.client.app.c.create_index("n")
+        short = "&serverSelectionTimeoutMS=2000"  # clock: it is to fail
+        untrusted = a.uri.replace(f"&tlsCAFile={ca}", "") + short
         for uri, target, words in (
             (a.bare, b.uri, "auth"),
             (a.uri, b.bare, "auth"),
             (a.uri.replace("p%3A%40", "wrong"), b.uri, "uthentication failed"),
-            (a.uri.replace(f"&tlsCAFile={ca}", "") + "&serverSelectionTimeoutMS=2000", b.uri, "certificate"),
+            (untrusted, b.uri, "certificate"),
         ):
             words_ = [LINK, "--name", "link", "--source", uri, "--target", target]
             with open(f"{made}/refused", "w+") as log:

@@ -237,7 +237,9 @@ def old_documents():
         ]
         check(since(False) and min(since(False)) <= oldest, f"all are looked at outside: {since(False)}")
         recent = date(-3_600_000)
-        check(since(True) and min(since(True)) > recent, f"and new ones in transactions: {since(True)}")
+        check(
+            since(True) and min(since(True)) > recent, f"and new ones in transactions: {since(True)}"
+        )  # clock: both are dates of the server
 
 
 def during_a_definition():

@@ -9,7 +9,7 @@ from pymongo.errors import PyMongoError
 class Writers:
     """Threads that write and note what was acknowledged."""
 
-    def __init__(self, uri, threads=3, name="", timeout=15, retry=False):
+    def __init__(self, uri, threads=3, name="", timeout=15, retry=False):  # clock: what fails is tried again
         self.name, self.timeout, self.retry = name, timeout, retry
         self.stop, self.acknowledged, self.unknown, self.gaps, self.errors = False, set(), set(), [], []
         self.lock = threading.Lock()
@@ -58,7 +58,7 @@ class Writers:
 class Watcher(threading.Thread):
     """Reads what expires from the primary: once gone, for ever gone."""
 
-    def __init__(self, uri, timeout=15):
+    def __init__(self, uri, timeout=15):  # clock: what fails is tried again
         super().__init__(daemon=True)
         self.timeout = timeout
         self.stop, self.gone, self.back, self.uri, self.reads = False, set(), set(), uri, 0

@@ -759,7 +759,7 @@ def replica_set():
         def on(m, user, password):
             return pymongo.MongoClient(
                 "127.0.0.1", m.port, directConnection=True, username=user, password=password, authSource="admin",
-                readPreference="secondaryPreferred", serverSelectionTimeoutMS=5000, maxPoolSize=1,
+                readPreference="secondaryPreferred", serverSelectionTimeoutMS=Deadline().millis, maxPoolSize=1,
             )  # fmt: skip
 
         root = on(primary, "root", CANARY)

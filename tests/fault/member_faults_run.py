@@ -217,7 +217,7 @@ def main():
         p = s.primary()
         p.patient.test.short.create_index("at", expireAfterSeconds=0)
         p.patient.test.kept.create_index("n")
-        load, watcher = Writers(s.uri, timeout=4), Watcher(s.uri, 4)
+        load, watcher = Writers(s.uri, timeout=4), Watcher(s.uri, 4)  # clock: what fails is tried again
         writers.append(load)
         for part in (rolling_restart, slow_disk, full_disk, power, trimmed):
             print(f"     {part.__name__}", flush=True)

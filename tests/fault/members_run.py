@@ -527,7 +527,7 @@ def times(s):
     said = {"clusterTime": ahead, "signature": {"hash": b"\0" * 20, "keyId": 0}}
     for m in s.members:
         with (
-            pymongo.MongoClient("127.0.0.1", m.port, directConnection=True, timeoutMS=5000) as client,
+            pymongo.MongoClient("127.0.0.1", m.port, directConnection=True, timeoutMS=Deadline().millis) as client,
             client.start_session() as session,
         ):
             session.advance_cluster_time(said)

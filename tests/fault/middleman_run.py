@@ -216,7 +216,7 @@ class Set:
 
     def write(self):
         n = 0
-        while not self.ends.wait(0.01):  # not as fast as it could: others have to come to their turn
+        while not self.ends.wait(0.01):  # clock: a pace, since others have to come to their turn
             n += 1
             try:
                 to = self.primary().client.test.get_collection("kept", write_concern=WriteConcern("majority", 5000))

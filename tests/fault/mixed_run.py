@@ -30,7 +30,7 @@ class Worker(threading.Thread):
 
     def __init__(self, s, **options):
         super().__init__(daemon=True)
-        self.client = pymongo.MongoClient(
+        self.client = pymongo.MongoClient(  # clock: what fails is tried again
             s.uri,
             serverSelectionTimeoutMS=Deadline().millis,
             socketTimeoutMS=40000,

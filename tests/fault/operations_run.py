@@ -55,7 +55,7 @@ check(open(f"{folder}/pid").read().strip() == str(server.pid), "the pid file")
 # It said true, because assertions are on.
 if "build/release/" in BINARY:
     check(admin.command("buildInfo")["debug"] is False, "the release is no debug build")
-six = pymongo.MongoClient(f"mongodb://[::1]:{port}/?directConnection=true", serverSelectionTimeoutMS=5000)
+six = pymongo.MongoClient(f"mongodb://[::1]:{port}/?directConnection=true", serverSelectionTimeoutMS=Deadline().millis)
 check(six.admin.command("whatsmyuri")["you"].startswith("[::1]:"), "IPv6: the address of the client")
 six.close()
 

@@ -51,7 +51,7 @@ class OwnServer:
 
     def answers(self):
         try:
-            return self.connect(serverSelectionTimeoutMS=1000).admin.command("ping")
+            return self.connect(serverSelectionTimeoutMS=1000).admin.command("ping")  # clock: asked again
         except PyMongoError:
             return None
 

@@ -58,7 +58,7 @@ class Server(OwnServer):
         check(set(files) <= {"--tlsCAFile", "--tlsCertificateKeyFile"}, f"flags of mongosh: {flags}")
         for flag, file in files.items():
             more[flag[2:]] = str(self.tls / file)
-        return pymongo.MongoClient(uri, directConnection=True, serverSelectionTimeoutMS=5000, **more)
+        return pymongo.MongoClient(uri, directConnection=True, serverSelectionTimeoutMS=Deadline().millis, **more)
 
 
 def recipes():
@@ -183,7 +183,7 @@ def secure_set():
 
             def leads():
                 try:
-                    with pymongo.MongoClient(
+                    with pymongo.MongoClient(  # clock: what fails is tried again
                         uri.replace("PASSWORD", password()), serverSelectionTimeoutMS=3000
                     ) as c:
                         return len(c.admin.command("hello")["hosts"]) == 3 and c.shop.things.insert_one({}).acknowledged
@@ -196,7 +196,7 @@ def secure_set():
                     "localhost", int(port), directConnection=True, tls=True, tlsCAFile=f"{folder}/secrets/a/ca.pem"
                 ) as c:
                     check(code(c.shop.things.find_one) == 13, "nobody reads without a login")
-                with pymongo.MongoClient(
+                with pymongo.MongoClient(  # clock: it is to fail
                     "localhost", int(port), directConnection=True, serverSelectionTimeoutMS=2000
                 ) as c:
                     check(code(c.admin.command, "ping") != 0, "nor without TLS")

@@ -30,7 +30,7 @@ class Member:
 
     def new_client(self, **more):
         """To this member alone; it says what failed instead of trying again."""
-        options = dict(
+        options = dict(  # clock: who is down is asked again
             directConnection=True,
             serverSelectionTimeoutMS=3000,
             connectTimeoutMS=3000,

@@ -44,7 +44,7 @@ class Load:
             t.start()
 
     def loop(self, kind):
-        with pymongo.MongoClient(
+        with pymongo.MongoClient(  # clock: asked again
             "127.0.0.1",
             self.port,
             directConnection=True,

@@ -750,7 +750,7 @@ def rolling():
         check(s.same(), "all members hold the same")
         check(s.primary().client.test.kept.count_documents({}) == written, f"all {written} writes are there")
         try:
-            pymongo.MongoClient(
+            pymongo.MongoClient(  # clock: it is to fail
                 "127.0.0.1", s.members[0].port, directConnection=True, serverSelectionTimeoutMS=2000
             ).admin.command("ping")
             check(False, "a plain client does not get in any more")

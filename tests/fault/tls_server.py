@@ -40,7 +40,8 @@ class Server:
         return until(lambda: text in self.log(), seconds)
 
     def client(self, certificate=CLIENT, tls=True, **options):
-        more = {"serverSelectionTimeoutMS": 3000, **(dict(tls=True, tlsCAFile=CA) if tls else {})}
+        more = dict(tls=True, tlsCAFile=CA) if tls else {}
+        more["serverSelectionTimeoutMS"] = 3000  # so long waits who is to be refused
         if tls and certificate:
             more["tlsCertificateKeyFile"] = certificate
         more |= options

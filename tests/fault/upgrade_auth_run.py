@@ -92,7 +92,8 @@ def all_there(s, acknowledged, what):
 
 
 def may_read(port, **more):
-    with pymongo.MongoClient("127.0.0.1", port, directConnection=True, serverSelectionTimeoutMS=3000, **more) as c:
+    patience = Deadline().millis
+    with pymongo.MongoClient("127.0.0.1", port, directConnection=True, serverSelectionTimeoutMS=patience, **more) as c:
         return code(c.test.kept.find_one)
 
 
