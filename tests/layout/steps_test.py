@@ -229,7 +229,7 @@ with tempfile.TemporaryDirectory() as folder:
     mark = f"STEPS_TEST={uuid.uuid4()}"
     lane = 'PYTHON=env; lane() { (for d in 1 2 3 4 5 6; do sleep 1000; done) & pids+=($!); }; lane'
     Path(folder, "script").write_text(
-        HEAD.replace("logs=", 'marked "$@"\n[ "$*" = "x y" ] || exit\nreaped\nlogs=')
+        HEAD.replace("forgive=", 'marked "$@"\n[ "$*" = "x y" ] || exit\nreaped\nforgive=', 1)
         + f"{lane}; beside a setsid sleep 1001; step b sleep 1002; together"
     )
     name, value = mark.split("=")
