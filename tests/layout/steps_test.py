@@ -29,7 +29,9 @@ def run(body, **variables):
         Path(folder, "script").write_text(HEAD + body + "\nsummary\n")
         # Not what the step has around it.
         bare = {k: v for k, v in os.environ.items() if not k.startswith(("MAYFLY_", "TESTS_"))}
-        r = subprocess.run(["bash", "script"], cwd=folder, env={**bare, **variables}, capture_output=True, text=True)
+        # A script that was begun with interrupts ignored, as in the background, cannot take them back.
+        words = ["env", "--default-signal=INT", "bash", "script"]
+        r = subprocess.run(words, cwd=folder, env={**bare, **variables}, capture_output=True, text=True)
         return r.stdout + r.stderr, r.returncode
 
 
