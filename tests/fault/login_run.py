@@ -14,19 +14,7 @@ import pymongo
 from bson.binary import Binary
 from pymongo.errors import OperationFailure
 
-from fault_test import (
-    BINARY,
-    Checks,
-    Client,
-    Deadline,
-    discard,
-    free_port,
-    log_in,
-    processor_seconds,
-    run_parts,
-    until,
-    wait_for,
-)
+from fault_test import BINARY, Checks, Client, Deadline, discard, free_port, log_in, processor_seconds, run_parts, until
 from own_server import OwnServer, code
 from replica_set import ReplicaSet
 
@@ -181,8 +169,8 @@ def guessing():
             for _ in range(tries):
                 tried(user, worked)
         # On a slow machine the first are forgotten before the eighth, and more are needed.
-        wait_for(lambda: tried("root", work) > 0.15)  # clock: at least
-        check(True, f"who tries wrong passwords has to wait, after {len(work)}")
+        waited = until(lambda: tried("root", work) > 0.15)  # clock: at least
+        check(waited, f"who tries wrong passwords has to wait, after {len(work)}")
         guess_together(s)
         ratio = min(unknown) / min(work)
         check(0.1 < ratio < 10, f"an unknown user is as much work as a wrong password ({ratio:.2f})")
@@ -487,6 +475,7 @@ def before_login():
     s = Server("--setParameter", "loginTimeoutMillis=3600000", "--setParameter", "maxConnectionsBeforeLogin=20")
     try:
         root = s.first_user()
+        root.admin.command("ping")  # it has a connection before the crowd comes
         crowd = [socket.create_connection(("127.0.0.1", s.port), timeout=Deadline().seconds) for _ in range(40)]
         ended, _, _ = select.select(crowd, [], [], Deadline().seconds)
         check(len(ended) > 0, "a crowd that does not log in is turned away")
