@@ -76,6 +76,7 @@ ALLOWED = {
     "configureFailPoint: CheckStrings": SHORT,
     "*: ParseStream": SHORT,
     "*: Prepare": SHORT + "; in a slice of time, as what a view brings",
+    "*: CheckPipeline": CHEAP + "; of a view: as ResolveView",
     "*: ResolveView": "in a slice of time; a view's pipeline has at most 1,000 stages, and its definition 16 MB",
     "distinct: AppendInOrder": "values that were found in a slice of time",
     "listCommands: ListCommands": "over the commands there are",

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """scripts/lib/units.sh: which Catch2 programs are run, and when one has failed."""
 
-import os, subprocess, tempfile
+import os, subprocess, sys, tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/golden"))
+from waits import wait_for
 SUMMARY = '<OverallResultsCases successes="{}" failures="{}"/>'
 # What `ninja -t` says of a build.
 NINJA = """#!/bin/sh
@@ -35,8 +37,10 @@ def run(programs, target="all", known=None, **variables):
         bare = {k: v for k, v in os.environ.items() if not k.startswith(("MAYFLY_", "TESTS_"))}
         bare |= {"PATH": f"{folder}/tools:{bare['PATH']}", "TMPDIR": f"{folder}/tmp", **variables}
         r = subprocess.run(["bash", "-c", script], cwd=folder, env=bare, capture_output=True, text=True)
-        kept = [p for p in Path(folder, "tmp").glob("mayfly-*") if Path(p, ".kept").exists()]
-        return r.stdout, r.returncode, [f.name for p in kept for f in p.iterdir() if f.name != ".kept"]
+        own = lambda: list(Path(folder, "tmp").glob("mayfly-*"))
+        if "kept: " not in r.stdout:
+            wait_for(lambda: not own())
+        return r.stdout, r.returncode, [f.name for p in own() for f in p.iterdir()]
 
 
 def counts(out):

@@ -7,7 +7,7 @@ using namespace mayfly;
 namespace {
 
 /// A progress whose time the test moves.
-struct Moved {
+struct MovedTimes {
   LinkProgress::Times at{1'000'000, 5'000'000};
   LinkProgress progress{[this] { return at; }};
   void Pass(int64_t millis) { at.steady += millis, at.wall += millis; }
@@ -18,7 +18,7 @@ struct Moved {
 }  // namespace
 
 TEST_CASE("A lag grows while changes wait, however long one command takes", "[link]") {
-  Moved m;
+  MovedTimes m;
   m.progress.Advanced();
   m.progress.Reads();
   m.progress.Heard(m.at.wall - 20);
@@ -46,7 +46,7 @@ TEST_CASE("A lag grows while changes wait, however long one command takes", "[li
 }
 
 TEST_CASE("A paused link is behind, but not stalled", "[link]") {
-  Moved m;
+  MovedTimes m;
   m.progress.Reads();
   m.progress.Heard(m.at.wall);
   for (int i = 0; i < 100; ++i) {
@@ -58,7 +58,7 @@ TEST_CASE("A paused link is behind, but not stalled", "[link]") {
 }
 
 TEST_CASE("A source that does not answer is a lag, too", "[link]") {
-  Moved m;
+  MovedTimes m;
   m.progress.Reads();
   m.Pass(2'000);
   m.progress.Advanced();
@@ -81,7 +81,7 @@ TEST_CASE("A source that does not answer is a lag, too", "[link]") {
 }
 
 TEST_CASE("A copy is as far behind as it began, by the source's clock", "[link]") {
-  Moved m;
+  MovedTimes m;
   m.progress.SetSkew(-500);
   m.progress.Copies(m.at.wall - 500);
   m.Pass(7'000);
@@ -91,7 +91,7 @@ TEST_CASE("A copy is as far behind as it began, by the source's clock", "[link]"
 }
 
 TEST_CASE("A standby is not behind", "[link]") {
-  Moved m;
+  MovedTimes m;
   m.progress.Heard(m.at.wall);
   m.progress.StandBy();
   m.progress.Heard(m.at.wall);

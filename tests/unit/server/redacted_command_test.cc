@@ -243,7 +243,7 @@ TEST_CASE("Definitions on the collections of users have names alone", "[redactio
 
 // A document of 16 MB that failed a validator was copied twice, for a line that has its size alone.
 TEST_CASE("Whether all of a document is shown is known without a copy", "[redaction]") {
-  const auto whole = [](std::string_view db, BsonView document) {
+  const auto is_whole = [](std::string_view db, BsonView document) {
     const BsonDocument definition =
         BuildBson([&](BsonBuilder& b) { b.Append("document", document); });
     const bool shown =
@@ -260,7 +260,7 @@ TEST_CASE("Whether all of a document is shown is known without a copy", "[redact
         R"({"passwordDigestor": "server", "password": 5})", R"({"saslStart": 1, "user": "u"})",
         R"({"o": {"b": {"user": "u"}}, "op": "i"})", R"({"a": "tempusers"})"}) {
     INFO(json);
-    CHECK(whole("d", ParseJson(json).value()));
+    CHECK(is_whole("d", ParseJson(json).value()));
   }
   for (const char* json :
        {R"({"password": "x"})", R"({"a": [[{"b": {"pwd": "x"}}]]})",
@@ -269,14 +269,14 @@ TEST_CASE("Whether all of a document is shown is known without a copy", "[redact
         R"({"op": "c", "o": {"creatUser": "u", "b": 1}})",
         R"({"speculativeAuthenticate": {"db": "a", "payload": "x"}})"}) {
     INFO(json);
-    CHECK_FALSE(whole("d", ParseJson(json).value()));
+    CHECK_FALSE(is_whole("d", ParseJson(json).value()));
   }
-  CHECK_FALSE(whole("admin", ParseJson(R"({"a": "tempusers"})").value()));
+  CHECK_FALSE(is_whole("admin", ParseJson(R"({"a": "tempusers"})").value()));
   for (const char* last : {"pad", "password"})
-    CHECK(whole("d", BuildBson([&](BsonBuilder& b) {
-                  b.Append("a", std::string(8'000'000, 'x'));
-                  b.Append(last, std::string(8'000'000, 'x'));
-                })) == (std::string_view(last) == "pad"));
+    CHECK(is_whole("d", BuildBson([&](BsonBuilder& b) {
+                     b.Append("a", std::string(8'000'000, 'x'));
+                     b.Append(last, std::string(8'000'000, 'x'));
+                   })) == (std::string_view(last) == "pad"));
 }
 
 }  // namespace
