@@ -5,10 +5,19 @@
 good() { layout_passed=$((layout_passed + 1)); }
 bad() { printf '%s\n' "$@"; layout_failed=$((layout_failed + 1)); }
 
-# clean COMMAND…: it finds nothing, or its output says what.
+# clean COMMAND…: it finds nothing, or its output says what. Two at a time; cleaned counts them at the end.
 clean() {
-  local out
-  if out=$("$@"); then good; else bad "$out"; fi
+  while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n || true; done
+  { "$@" >"$layout_folder/$layout_commands" && touch "$layout_folder/$layout_commands.passed"; } &
+  layout_commands=$((layout_commands + 1))
+}
+cleaned() {
+  local n
+  wait || true
+  for ((n = 0; n < layout_commands; n++)); do
+    if [ -e "$layout_folder/$n.passed" ]; then good; else bad "$(cat "$layout_folder/$n")"; fi
+  done
+  rm -r "$layout_folder"
 }
 
 # none WHAT TEXT: nothing was found.
@@ -43,7 +52,8 @@ check_runs() {
 # nothing in tests sleeps; no cursor points into a request; what grows is charged; scripts name what is there; the code
 # is formatted; pages have the numbers of the code.
 check_layout() {
-  local layout_passed=0 layout_failed=0 t lock code lib=scripts/lib
+  local layout_passed=0 layout_failed=0 layout_commands=0 t lock code lib=scripts/lib layout_folder
+  layout_folder=$(mktemp -d)
   # Not a pipe into grep -q: that ends early, and what is cut off counts as failed.
   local targets
   targets=$(sed 's/#.*//' tests/CMakeLists.txt)
@@ -112,9 +122,10 @@ check_layout() {
     tests/unit)
   # The texts that the faults of tests/mutants replace are where they were.
   clean python3 tests/mutants/run.py --check
+  clean python3 $lib/check_tree.py include names length pages functions docstrings format log_ids
   # What these scripts must find, and pages that say what the code says.
   for t in tests/layout/*_test.py; do clean python3 "$t"; done
-  clean python3 $lib/check_tree.py include names length pages functions docstrings format log_ids
+  cleaned
   echo "layout: $layout_passed passed, $layout_failed failed"
   return $((layout_failed > 0))
 }
