@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
 import failed_parts
 from unified_match import UNSET, Matcher, Mismatch
 from unified_operations import NoApi, Operations, bulk_details, bulk_model, concerns, plain, snake
-from waits import Deadline
+from waits import SLOWNESS, Deadline
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = [
@@ -65,6 +65,7 @@ SECRET = {
 HELLO = {"hello", "ismaster", "isMaster"}
 JSON = json_util.JSONOptions(json_mode=json_util.JSONMode.RELAXED, tz_aware=False)
 STEP_SECONDS = int(Deadline().seconds)  # a test that takes longer hangs
+SELECTION_MILLIS = int(15000 * SLOWNESS)  # some tests ask for a member that there is not
 # A driver rests half a second between looks at a server; tests of hundreds of failures cannot.
 pymongo.common.MIN_HEARTBEAT_INTERVAL = 0.05
 
@@ -196,7 +197,7 @@ class Entities:
                 api["version"], strict=api.get("strict"), deprecation_errors=api.get("deprecationErrors")
             )
         options.setdefault("heartbeatFrequencyMS", 100)
-        options.setdefault("serverSelectionTimeoutMS", Deadline().millis)
+        options.setdefault("serverSelectionTimeoutMS", SELECTION_MILLIS)
         client = pymongo.MongoClient(self.uri, event_listeners=[listener], **options)
         self.clients.append(client)
         self.listeners[e["id"]] = listener
