@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <boost/container/static_vector.hpp>
 
-#include "protocol/cut_text.h"
+#include "protocol/field_once.h"
 #include "protocol/seeded_hash.h"
 #include "query/expression/parse_work.h"
 
@@ -38,8 +38,7 @@ Result<void> CheckOptionsOnce(std::string_view where, BsonValue options) {
   if (!options.IsDocument()) return Ok();
   MAYFLY_TRY(const std::optional<std::string_view> twice, RepeatedName(options.Document()));
   if (!twice) return Ok();
-  return Error{LocationCode(40413), "BSON field '" + std::string(where) + "." +
-                                        ShownText(*twice, 128) + "' is a duplicate field"};
+  return DuplicateField(where, *twice);
 }
 
 }  // namespace mayfly

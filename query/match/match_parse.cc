@@ -2,8 +2,8 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/bson_compare.h"
-#include "protocol/cut_text.h"
 #include "protocol/extended_json.h"
+#include "protocol/field_once.h"
 #include "query/expression/pace.h"
 #include "query/expression/parse_work.h"
 #include "query/match/match_parser.h"
@@ -191,9 +191,7 @@ Result<void> Parser::Operators(std::string_view path, BsonView ops, int depth,
     MAYFLY_TRY(ParseWork::Step());
     if (e.name == "$options") {
       // All other operators hold together; a pattern takes one of the options.
-      if (options)
-        return Error{LocationCode(40413),
-                     "BSON field '" + ShownText(path, 128) + ".$options' is a duplicate field"};
+      if (options) return DuplicateField(path, e.name);
       options = true;
     }
     MAYFLY_TRY(MatchPtr m, Operator(path, e, field, depth));

@@ -5,6 +5,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
 #include "protocol/extra_field.h"
+#include "protocol/field_once.h"
 #include "storage/expiry/expiry_state.h"
 
 namespace mayfly {
@@ -117,9 +118,7 @@ Result<BsonView> TakeDeadline(BsonView doc, std::string_view field, ExpirySettin
   for (const BsonElement& e : doc) {
     any = any || IsLikeExtraField(e.name, field);
     if (e.name != field) continue;
-    if (given)
-      return Error{LocationCode(40413),
-                   "BSON field '" + std::string(field) + "' is a duplicate field"};
+    if (given) return DuplicateField({}, field);
     given = true;
   }
   if (!any) return doc;

@@ -4,6 +4,7 @@
 
 #include "protocol/bson_compare.h"
 #include "protocol/decimal128.h"
+#include "protocol/field_once.h"
 #include "protocol/value.h"
 #include "query/expression/element_text.h"
 #include "query/expression/insert_prepare.h"
@@ -245,8 +246,7 @@ Result<LeafPtr> ParseCurrentDate(const BsonElement& e, LeafParser&) {
     for (const BsonElement& option : e.value.Document()) {
       if (option.name != "$type")
         return BadValue("Unrecognized $currentDate option: " + std::string(option.name));
-      if (found)
-        return Error{LocationCode(40413), "BSON field '$currentDate.$type' is a duplicate field"};
+      if (found) return DuplicateField("$currentDate", option.name);
       if (option.value.IsString() && option.value.String() == "date") {
         timestamp = false;
       } else if (option.value.IsString() && option.value.String() == "timestamp") {

@@ -5,6 +5,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_check.h"
 #include "protocol/bson_compare.h"
+#include "protocol/field_once.h"
 #include "protocol/object_id.h"
 #include "query/expression/element_text.h"
 #include "query/expression/insert_prepare.h"
@@ -52,8 +53,7 @@ class OperatorUpdate final : public Update {
     filter_used_.resize(filters_.size());
     for (const BsonElement& modifier : storage_.view()) {
       if (modifier.name == "$expire") {
-        if (expiry_.given())
-          return Error{LocationCode(40413), "BSON field 'update.$expire' is a duplicate field"};
+        if (expiry_.given()) return DuplicateField("update", modifier.name);
         // Whether it reaches too far from now is looked at when it is applied.
         MAYFLY_TRY(expiry_, ParseExpireOperator(modifier.value, Instant{0}));
         continue;

@@ -1,6 +1,7 @@
 #include <memory>
 #include <vector>
 
+#include "protocol/field_once.h"
 #include "protocol/large_memory.h"
 #include "query/update/update_pipeline.h"
 #include "server/commands/write_statements.h"
@@ -116,8 +117,7 @@ Result<void> RefuseElsewhere(BsonValue update, std::string_view field) {
   for (const BsonElement& part : update.Document()) {
     if (update.IsDocument() && part.name == "$set") {
       if (set)  // the deadline would be that of one of them
-        return Error{LocationCode(40413),
-                     "BSON field 'update.updates.u.$set' is a duplicate field"};
+        return DuplicateField("update.updates.u", part.name);
       set = true;
     }
     if (update.IsDocument() && (part.name == "$set" || !part.name.starts_with('$'))) continue;

@@ -28,10 +28,6 @@ Error TooManyFields(std::string_view where) {
                                     std::to_string(kMaxCommandFields) + " fields it may have"};
 }
 
-Error DuplicateField(std::string_view where, std::string_view name) {
-  return {LocationCode(40413), Quoted(ShownName(where), ShownName(name)) + " is a duplicate field"};
-}
-
 /// Finds a name that is there twice while the fields of a document are collected. One that has one
 /// of them could otherwise mean another than one who reads the same document again. Names longer
 /// than any that is read (kShownName) may be there twice: comparing a thousand of them takes long.

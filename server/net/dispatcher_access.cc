@@ -1,5 +1,6 @@
 #include <boost/asio/use_awaitable.hpp>
 
+#include "protocol/field_once.h"
 #include "query/expression/parse_work.h"
 #include "server/base/login_lines.h"
 #include "server/dispatch/arg_reader.h"
@@ -47,8 +48,7 @@ Result<std::string_view> Dispatcher::SessionId(const Connection& c, const Reques
   for (const BsonElement& e : s.request.generic.lsid.Document()) {
     if (e.name == "id") {
       // The session of one of them would be used, and that of the other one looked at.
-      if (!id.empty())
-        return Error{LocationCode(40413), "BSON field 'lsid.id' is a duplicate field"};
+      if (!id.empty()) return DuplicateField("lsid", e.name);
       if (!e.value.Is(BsonType::kBinary) || e.value.BinarySubtype() != 4)
         return Error{ErrorCode::kTypeMismatch, "BSON field 'lsid.id' is the wrong type '" +
                                                    std::string(BsonTypeName(e.value.type())) +
