@@ -33,18 +33,11 @@ check_runs() {
       *) bad "no step runs tests/fault/$t" ;;
     esac
   done
-  for list in DURABILITY_RUNS CRASH_RUNS SET_RUNS BESIDE_SETS CHAOS_RUNS NOT_JUNK JUNK_RUNS ASAN_RUNS; do
+  for list in DURABILITY_RUNS CRASH_RUNS SET_RUNS CHAOS_RUNS ALONE_RUNS NOT_JUNK ASAN_RUNS; do
     local -n runs=$list
-    # shellcheck disable=SC2068  # NOT_JUNK is one text
-    for t in ${runs[@]}; do
+    for t in "${runs[@]}"; do
       if [ -f "tests/fault/${t}_run.py" ]; then good; else bad "$list: there is no tests/fault/${t}_run.py"; fi
     done
-  done
-  for t in "${BESIDE_SETS[@]}"; do
-    case " ${SET_RUNS[*]} " in
-      *" $t "*) good ;;
-      *) bad "BESIDE_SETS: $t is not in SET_RUNS" ;;
-    esac
   done
 }
 

@@ -18,7 +18,7 @@ passed=0 failed=0
 failures=() flaky=() lacking=() skipped=()
 remember='' tree='' changed=''
 declare -A commands=()
-waiting=() pids=() refused=()
+waiting=() pids=()
 
 # read_arguments ARGUMENT…: sets steps, forgive, again and whole (full was asked for), from the names in GATE and FULL.
 # A name that is not known is told before anything is done: its turn may come hours later.
@@ -76,11 +76,11 @@ own_logs() {
   rm -f "$logs"/*.{count,time,failed,again,lacks,skipped}
 }
 
-# step NAME COMMAND…: the command, alone unless a lane runs beside it.
+# step NAME COMMAND…: the command, alone.
 step() {
   commands[$1]=$(printf '%q ' "${@:2}")
-  passed_before "$1" || run_step "$1"
-  if [ ${#pids[@]} -gt 0 ]; then refused+=("$1"); else settle "$1"; fi
+  if ! passed_before "$1"; then run_step "$1"; fi
+  settle "$1"
 }
 
 # beside NAME COMMAND…: a step that mostly waits, or uses one processor, at once with one other of its kind; together
@@ -99,24 +99,12 @@ beside() {
   pids+=($!)
 }
 
-# lane RUN…: runs of tests/fault, one after the other, beside what follows; together waits for them, too.
-lane() {
-  local d todo=()
-  for d in "$@"; do
-    commands["fault $d"]=$(printf '%q ' "$PYTHON" "tests/fault/${d}_run.py")
-    waiting+=("fault $d")
-    passed_before "fault $d" || todo+=("$d")
-  done
-  (for d in "${todo[@]}"; do run_step "fault $d"; done) 9>&- &
-  pids+=($!)
-}
-
 together() {
   local name
   [ ${#pids[@]} -eq 0 ] || wait "${pids[@]}" || true
   pids=()
-  for name in "${refused[@]}" "${waiting[@]}"; do settle "$name"; done
-  waiting=() refused=()
+  for name in "${waiting[@]}"; do settle "$name"; done
+  waiting=()
 }
 
 # run_step NAME [again]: the step's command, a line about it, and its counts in a file beside the log.
@@ -140,7 +128,11 @@ run_step() {
   kills=$(lacked kills)
   # What it leaves behind would run beside the next step, or beside its own second try.
   mark=$(cat /proc/sys/kernel/random/uuid)
-  (set -e; export TESTS_STEP=$mark; eval "${commands[$name]}") >"$log" 2>&1 9>&- || status=$?
+  # Not behind ||, in which a function would go on after a command that fails.
+  set +e
+  (set -e; export TESTS_STEP=$mark; eval "${commands[$name]}") >"$log" 2>&1 9>&-
+  status=$?
+  set -e
   python3 "$ROOT/tests/golden/own.py" end "$mark" >>"$log" 2>&1 || true
   p=$(tail -n 20 "$log" | grep -oE '[0-9]+ passed' | tail -1 | cut -d' ' -f1 || true)
   f=$(tail -n 20 "$log" | grep -oE '[0-9]+ failed' | tail -1 | cut -d' ' -f1 || true)

@@ -48,6 +48,8 @@ out, code = run('step fine echo "3 passed, 0 failed"; step one true')
 assert (counts(out), code) == ("4 passed, 0 failed", 0), out
 out, code = run('step half sh -c "echo 3 passed, 1 failed; exit 1"; step nothing echo "0 passed, 0 failed"')
 assert (counts(out), code) == ("3 passed, 2 failed", 1) and "FLAKY" not in out, out
+out, code = run('middle() { false; echo "3 passed, 0 failed"; }; step m middle; beside n middle; together', forgive="0")
+assert (counts(out), code) == ("0 passed, 2 failed", 1), out  # a function does not go on after what fails
 out, code = run('step quiet sh -c "echo 3 passed, 0 failed; exit 1"')  # it has died behind its line
 assert (counts(out), code) == ("3 passed, 1 failed", 1), out
 
@@ -58,13 +60,13 @@ for forgive in "0", "1":
         out, code = run(GONE + before + "beside good true; beside gone true; together", forgive=forgive)
         assert (counts(out), code) == ("1 passed, 1 failed", 1), out
         has(out, "gone: it has left no counts")
-# So with a real one: its lane is killed before the second.
-LANE = "PYTHON=kill_lane; kill_lane() { p=$BASHPID; kill -9 $(ps -o ppid= -p $p); }; lane x y; together 2>/dev/null"
-out, code = run(LANE, forgive="0")
-assert (counts(out), code) == ("0 passed, 2 failed", 1), out
+# So with a real one, whose shell is killed.
+GONE = "gone() { p=$BASHPID; kill -9 $(ps -o ppid= -p $p); }; beside x gone; beside y true; together 2>/dev/null"
+out, code = run(GONE, forgive="0")
+assert (counts(out), code) == ("1 passed, 1 failed", 1), out
 assert run("")[1] == 1 and counts(run("")[0]) == "0 passed, 1 failed", run("")  # nothing was run
 
-# Tried once more: alone, also of what ran beside others and in a lane; told in the last lines.
+# Tried once more: alone, also of what ran beside others; told in the last lines.
 out, code = run("step a once a; beside b once b; beside c once c; together")
 assert (counts(out), code) == ("3 passed, 0 failed", 0), out
 has(out, "FLAKY a, ", "FLAKY b, ", "FLAKY c, ", "logs/b.first.log")
@@ -135,7 +137,7 @@ def alive(variable):
 LEFT = """
 left() {
   local others
-  others=$(cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c "^LEFT=$PWD$")
+  others=$(cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c "^LEFT=$PWD$" || true)
   LEFT=$PWD setsid sleep 1005 &
   echo "$others" >>counted
   once "$1"
@@ -214,8 +216,7 @@ out, code = run(
 only_one "$PWD/build/test.lock"
 TOOLS=$PWD/tools
 step a {HOLDS}; beside b {HOLDS}; together
-PYTHON=look
-look() {{ {HOLDS}; }}; lane c; together
+look() {{ {HOLDS}; }}
 step d alone look
 beside e sleep 0; ! ls -l "/proc/${{pids[0]}}/fd" 2>/dev/null | grep build/test.lock; together
 {{ (only_one "$PWD/build/test.lock") 2>&1 || true; }} | grep -q "another scripts/test runs" && echo TWO
@@ -223,16 +224,16 @@ beside e sleep 0; ! ls -l "/proc/${{pids[0]}}/fd" 2>/dev/null | grep build/test.
 """,
     forgive="0",
 )
-assert (counts(out), code) == ("5 passed, 0 failed", 0), out
+assert (counts(out), code) == ("4 passed, 0 failed", 0), out
 has(out, "TWO\n", "OTHER\n")
 
 # Killed: what it has started ends, also what its subshells would start then.
 with tempfile.TemporaryDirectory() as folder:
     mark = f"STEPS_TEST={uuid.uuid4()}"
-    lane = 'PYTHON=env; lane() { (for d in 1 2 3 4 5 6; do sleep 1000; done) & pids+=($!); }; lane'
+    many = "many() { for d in 1 2 3 4 5 6; do sleep 1000; done; }; beside m many"
     Path(folder, "script").write_text(
         HEAD.replace("forgive=", 'marked "$@"\n[ "$*" = "x y" ] || exit\nreaped\nforgive=', 1)
-        + f"{lane}; beside a setsid sleep 1001; step b sleep 1002; together"
+        + f"{many}; beside a setsid sleep 1001; step b sleep 1002; together"
     )
     name, value = mark.split("=")
     bare = {k: v for k, v in os.environ.items() if not k.startswith("TESTS_")}
