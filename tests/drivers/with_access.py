@@ -14,7 +14,7 @@ Every client needs TLS and, but for the few commands before a login, a user. In 
 The command's last line says "N passed, N failed". The servers must also stop cleanly.
 """
 
-import os, shutil, subprocess, sys, tempfile
+import os, subprocess, sys, tempfile
 from pathlib import Path
 from urllib.parse import quote
 
@@ -24,6 +24,7 @@ from pymongo.errors import PyMongoError
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
 from topologies import BINARY, TEST_COMMANDS, launch, until
 from certificates import certificate  # behind topologies, which knows the way to it
+from own import discard
 from waits import Deadline
 
 PASSWORD = "p%ss:w@rd/?"  # what a URI has to escape; not every build of a driver has SASLprep
@@ -147,7 +148,8 @@ def main():
         status = 1
     finally:
         clean = servers is not None and servers.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        if clean and not status:
+            discard(folder)
     if not clean or (status and servers is None):
         print("0 passed, 1 failed")
     return status if clean else 1

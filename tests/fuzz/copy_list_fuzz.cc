@@ -22,8 +22,8 @@ void Write(const fs::path& path, std::string_view text) {
 
 struct Scratch {
   Scratch() {
-    char pattern[] = "/tmp/mayfly-fuzz-XXXXXX";
-    Require(::mkdtemp(pattern) != nullptr, "a directory");
+    std::string pattern = fs::temp_directory_path() / "mayfly-fuzz-XXXXXX";
+    Require(::mkdtemp(pattern.data()) != nullptr, "a directory");
     path = pattern;
   }
   ~Scratch() { fs::remove_all(path); }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 #include "fuzz_util.h"
@@ -23,8 +24,8 @@ namespace {
 /// A server with a certificate of its own.
 const Tls& Server() {
   static const std::unique_ptr<Tls> tls = [] {
-    char path[] = "/tmp/mayfly-tls-fuzz-XXXXXX";
-    const int fd = ::mkstemp(path);
+    std::string path = std::filesystem::temp_directory_path() / "mayfly-tls-fuzz-XXXXXX";
+    const int fd = ::mkstemp(path.data());
     FILE* f = ::fdopen(fd, "w");
     EVP_PKEY* key = EVP_EC_gen("P-256");
     X509* c = X509_new();
@@ -42,7 +43,7 @@ const Tls& Server() {
     o.certificate_key_file = o.ca_file = path;
     auto made = Tls::Make(o, [] { return ::time(nullptr); });
     Require(made.has_value(), "a server");
-    ::unlink(path);
+    ::unlink(path.c_str());
     return std::move(made).value();
   }();
   return *tls;

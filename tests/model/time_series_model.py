@@ -7,7 +7,7 @@ while buckets are merged at random moments, points are deleted and meta values c
 The clock is the test's: moving it lets all merge that waits. MAYFLYD names another binary.
 """
 
-import argparse, datetime, random, shutil, socket, struct, sys, tempfile
+import argparse, datetime, random, socket, struct, sys, tempfile
 from pathlib import Path
 
 import bson
@@ -15,7 +15,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fault"))
-from fault_test import Checks, start, stop
+from fault_test import Checks, discard, start, stop
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--rounds", type=int, default=40)
@@ -231,5 +231,5 @@ try:
 finally:
     if proc.poll() is None:
         proc.kill()
-    shutil.rmtree(work, ignore_errors=True)
+    discard(work)
 check.end("time series model")

@@ -2,11 +2,11 @@
 """The HTTP endpoint beside the page: what an action by a button leaves in the audit log, and readiness of a member of a
 replica set."""
 
-import http.client, json, os, shutil, socket, sys, tempfile, time
+import http.client, json, os, socket, sys, tempfile, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "fault"))
-from fault_test import Checks, Client, Deadline, free_port, start, stop, until, wait_for
+from fault_test import Checks, Client, Deadline, discard, free_port, start, stop, until, wait_for
 
 check = Checks(quiet=True)
 
@@ -178,5 +178,5 @@ try:
     check(s.get("/readyz") == (200, "ready\n"), "a member that serves is ready")
     s.stop()
 finally:
-    shutil.rmtree(folder, ignore_errors=True)
+    discard(folder)
 check.end("http")

@@ -1,11 +1,12 @@
 """mongosh's rs.* helpers: on a set of one member (set.js), and on one of three (three.js)."""
 
-import os, shutil, subprocess, sys, tempfile
+import os, subprocess, sys, tempfile
 from pathlib import Path
 
 here = Path(__file__).resolve().parent
 sys.path.insert(0, str(here.parents[1] / "golden"))
 from run import ROOT, Server
+from own import discard
 from waits import Deadline
 
 BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
@@ -35,7 +36,8 @@ def run(script, count):
         print(out.stdout, out.stderr)
     finally:
         clean = all([s.stop() for s in servers])
-        shutil.rmtree(home, ignore_errors=True)
+        if clean:
+            discard(home)
     last = (out.stdout.strip().split("\n") or [""])[-1].split()
     if len(last) < 4 or last[2] != "passed," or not clean:
         return 0, 1
