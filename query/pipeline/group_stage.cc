@@ -80,10 +80,17 @@ class GroupStage final : public PipelineStage {
     out.Append("spills", spills_);
   }
 
-  bool Summarize(const SeriesFields& series, VariableScope& scope,
-                 std::vector<SummaryField>* summary) {
+  bool Summarize(const SeriesShape& shape, VariableScope& scope, std::vector<SummaryField>* summary,
+                 int64_t* interval_millis) {
+    const SeriesFields& series = shape.fields;
     const BsonDocument id = BuildBson([&](BsonBuilder& b) { id_->Serialize(b, "_id"); });
-    if (id_->Constant() == nullptr && !OfMeta(id.view()["_id"], series, 0)) return false;
+    *interval_millis = 0;
+    if (id_->Constant() == nullptr && !OfMeta(id.view()["_id"], series, 0)) {
+      // A document that stands for a bucket has names that begin with the metaField's and "_".
+      if (shape.max_span_seconds == 0 || series.time.starts_with(series.meta + "_")) return false;
+      *interval_millis = IntervalsOf(id.view()["_id"], series).millis;
+      if (*interval_millis / 4000 < shape.max_span_seconds) return false;
+    }
     std::vector<std::pair<size_t, SummaryField>> found;
     for (size_t i = 0; i < fields_.size(); ++i) {
       std::optional<SummaryField> field;
@@ -99,6 +106,9 @@ class GroupStage final : public PipelineStage {
       if (field.kind == SummaryField::Kind::kCount) fields_[i].def = FindAccumulator("$sum");
       summary->push_back(std::move(field));  // bounded: by the stage, parsed
     }
+    if (*interval_millis > 0)
+      // bounded: one
+      summary->push_back({SummaryField::Kind::kTime, series.time, series.time});
     return true;
   }
 
@@ -112,17 +122,10 @@ class GroupStage final : public PipelineStage {
       by_columns_ = FindColumns();
       return;
     }
-    if (!id.IsDocument()) return;
-    interval_millis_ = IntervalOf(id, series);
-    if (interval_millis_ == 0)
-      for (const BsonElement& e : id.Document()) {
-        if (OfMeta(e.value, series, 2)) continue;
-        if (interval_millis_ > 0 || e.name.starts_with('$')) return;
-        interval_millis_ = IntervalOf(e.value, series);
-        if (interval_millis_ == 0) return;
-        interval_field_ = e.name;
-      }
-    if (interval_millis_ == 0) return;
+    const Intervals intervals = IntervalsOf(id, series);
+    if (intervals.millis == 0) return;
+    interval_millis_ = intervals.millis;
+    interval_field_ = intervals.field;
     unpack_ = &unpack;
     by_columns_ = FindColumns();
   }
@@ -204,12 +207,35 @@ class GroupStage final : public PipelineStage {
         if (!e.value.IsString() || e.value.String() != "$" + series.time) return 0;
       } else if (e.name == "unit" && v.IsString()) {
         const std::string_view name = v.String();
-        unit = name == "second" ? 1000 : name == "minute" ? 60'000 : name == "hour" ? 3'600'000 : 0;
+        unit = name == "second"   ? 1000
+               : name == "minute" ? 60'000
+               : name == "hour"   ? 3'600'000
+               : name == "day"    ? 86'400'000
+                                  : 0;
       } else if (e.name != "binSize" || !v.ExactInt64(&size) || size < 1 || size > 1'000'000) {
         return 0;
       }
     }
     return unit * size;
+  }
+
+  struct Intervals {
+    int64_t millis = 0;  ///< 0: none
+    std::string field;   ///< of `_id`, if it is a document with others
+  };
+  /// The intervals of time by which an `_id` groups, if it has nothing else but paths within the
+  /// metaField.
+  static Intervals IntervalsOf(BsonValue id, const SeriesFields& series) {
+    if (!id.IsDocument()) return {};
+    Intervals out{IntervalOf(id, series), {}};
+    if (out.millis > 0) return out;
+    for (const BsonElement& e : id.Document()) {
+      if (OfMeta(e.value, series, 2)) continue;
+      if (out.millis > 0 || e.name.starts_with('$')) return {};
+      out = {IntervalOf(e.value, series), std::string(e.name)};
+      if (out.millis == 0) return {};
+    }
+    return out;
   }
 
   /// Whether the accumulator can go without the points; `*out`: what it then needs of a bucket,
@@ -650,10 +676,10 @@ std::string GroupedFrom(const PipelineStage& stage, std::string_view path) {
   return group != nullptr ? group->SourceOf(path) : std::string();
 }
 
-bool SummarizeGroup(PipelineStage& stage, const SeriesFields& series, VariableScope& scope,
-                    std::vector<SummaryField>* fields) {
+bool SummarizeGroup(PipelineStage& stage, const SeriesShape& series, VariableScope& scope,
+                    std::vector<SummaryField>* fields, int64_t* interval_millis) {
   auto* group = dynamic_cast<GroupStage*>(&stage);
-  return group != nullptr && group->Summarize(series, scope, fields);
+  return group != nullptr && group->Summarize(series, scope, fields, interval_millis);
 }
 
 void FollowIntervals(PipelineStage& stage, UnpackStage& unpack) {

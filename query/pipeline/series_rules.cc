@@ -74,11 +74,12 @@ void BoundSort(std::vector<StagePtr>& stages, size_t i, PipelineContext& context
 void SummarizeBuckets(std::vector<StagePtr>& stages, size_t i, VariableScope& scope) {
   auto* unpack = dynamic_cast<UnpackStage*>(stages[i].get());
   std::vector<SummaryField> fields;
+  int64_t interval_millis = 0;
   if (i + 1 >= stages.size()) return;
   if (SummarizeCount(*stages[i + 1], &fields))
     unpack->Summarize(std::move(fields), false);
-  else if (SummarizeGroup(*stages[i + 1], unpack->shape().fields, scope, &fields))
-    unpack->Summarize(std::move(fields), true);
+  else if (SummarizeGroup(*stages[i + 1], unpack->shape(), scope, &fields, &interval_millis))
+    unpack->Summarize(std::move(fields), true, interval_millis);
   else
     FollowIntervals(*stages[i + 1], *unpack);
 }

@@ -260,6 +260,18 @@ Result<bool> UnpackStage::FindPoint() {
   }
 }
 
+bool UnpackStage::InOneInterval(BsonValue least, BsonValue greatest) const {
+  if (!least.IsDate() || !greatest.IsDate()) return false;
+  constexpr int64_t kYear2000 = 946'684'800'000;  // where $dateTrunc counts from
+  constexpr int64_t kFar = int64_t{1} << 60;      // such dates are left to the points
+  if (least.Date().millis < -kFar || greatest.Date().millis > kFar) return false;
+  auto interval = [&](int64_t millis) {
+    const int64_t since = millis - kYear2000;
+    return since / summary_millis_ - (since % summary_millis_ < 0 ? 1 : 0);
+  };
+  return interval(least.Date().millis) == interval(greatest.Date().millis);
+}
+
 Result<bool> UnpackStage::SummarizeBucket(BsonView bucket) {
   using Kind = SummaryField::Kind;
   MAYFLY_TRY(const BucketFacts facts, FactsOfBucketDocument(bucket, shape_.fields));
@@ -274,7 +286,8 @@ Result<bool> UnpackStage::SummarizeBucket(BsonView bucket) {
     }
     BsonValue least, greatest;
     if (!ExtremesOfField(bucket, f.field, &least, &greatest)) return false;
-    if (f.kind == Kind::kGreatest) {
+    if (f.kind == Kind::kTime && !InOneInterval(least, greatest)) return false;
+    if (f.kind == Kind::kGreatest || f.kind == Kind::kTime) {
       b.Append(f.name, greatest);
     } else if (f.field != shape_.fields.time) {
       b.Append(f.name, least);

@@ -40,10 +40,13 @@ class UnpackStage final : public PipelineStage {
   /// Only these fields of the points are read; none: not even one. Once.
   void Narrow(std::set<std::string> fields);
   /// Documents that stand for whole buckets come out: these fields, with the meta value if it is
-  /// asked for, and where a bucket does not tell, one such document for each point. Before Narrow.
-  void Summarize(std::vector<SummaryField> fields, bool with_meta) {
+  /// asked for, and where a bucket does not tell, one such document for each point. So it is with
+  /// `interval_millis` above 0 where a bucket's points are in several intervals of that length,
+  /// which are counted from the year 2000 ($dateTrunc). Before Narrow.
+  void Summarize(std::vector<SummaryField> fields, bool with_meta, int64_t interval_millis = 0) {
     summary_ = std::move(fields);
     summary_meta_ = with_meta;
+    summary_millis_ = interval_millis;
   }
   /// From each bucket only its newest or oldest point that comes out, where it tells which one that
   /// is.
@@ -81,6 +84,8 @@ class UnpackStage final : public PipelineStage {
   Result<void> GoToEdge();
   /// Goes past points that are hidden or do not match. False at the end of the bucket.
   Result<bool> FindPoint();
+  /// Whether a bucket with these times, and all between, is in one interval of summary_millis_.
+  bool InOneInterval(BsonValue least, BsonValue greatest) const;
   /// The document that stands for a bucket, in summary_point_; false if the points have to be
   /// asked.
   Result<bool> SummarizeBucket(BsonView bucket);
@@ -115,7 +120,8 @@ class UnpackStage final : public PipelineStage {
   Instant floor_;
   bool hides_ = false, tests_ = false;  ///< the points of this bucket one by one
   std::optional<std::vector<SummaryField>> summary_;
-  bool summary_meta_ = false;  ///< with the meta value
+  bool summary_meta_ = false;   ///< with the meta value
+  int64_t summary_millis_ = 0;  ///< a bucket within one interval of that length; 0: any
   std::string summary_point_;
   bool summarized_ = false;  ///< summary_point_ stands for this bucket
   int64_t examined_ = 0, unpacked_ = 0, n_summarized_ = 0;
