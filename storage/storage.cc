@@ -8,7 +8,8 @@
 namespace mayfly {
 namespace {
 
-/// A new store gets this version's row; another version's is refused.
+/// A new store gets this version's row, and so does one of the version before, which lacks nothing
+/// that this one reads; another version's is refused.
 Result<void> CheckFormat(KvStore& kv, const std::string& path) {
   PinnedValue value;
   MAYFLY_TRY(bool found, kv.Get(Keyspace::kCatalog, kFormatKey, &value));
@@ -20,6 +21,8 @@ Result<void> CheckFormat(KvStore& kv, const std::string& path) {
       return Error{
           ErrorCode::kUnsupportedFormat,
           "the data directory " + path + " has no format version: it was not written by Mayfly"};
+  }
+  if (!found || value.view() == kFormatBefore) {
     auto batch = kv.NewBatch();
     batch->Put(Keyspace::kCatalog, kFormatKey, kFormatVersion);
     return kv.Write(*batch, true);
@@ -28,7 +31,7 @@ Result<void> CheckFormat(KvStore& kv, const std::string& path) {
     return Error{ErrorCode::kUnsupportedFormat,
                  "the data directory " + path + " has format version " +
                      std::string(value.view().substr(0, 32)) + "; this version reads " +
-                     std::string(kFormatVersion) + " only"};
+                     std::string(kFormatBefore) + " and " + std::string(kFormatVersion) + " only"};
   return Ok();
 }
 
@@ -105,7 +108,7 @@ Result<bool> Storage::FindById(const CollectionInfo& coll, BsonValue id, Record*
   for (const IndexInfoPtr& index : coll.indexes) {
     if (!index->is_id()) continue;
     AppendBe32(key, index->id);
-    EncodeKeyValue(id, index->fields[0].descending, key);
+    AppendStoredValue(id, index->fields[0].descending, key.size(), key);
     MAYFLY_TRY(bool found, view.Get(*impl_->kv, index->keyspace, key, &out->pinned));
     if (!found) return false;
     std::string_view record_id, type_bits;

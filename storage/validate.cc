@@ -344,7 +344,7 @@ class Validation {
           std::string_view rest = key.substr(kIdPrefixSize), values = rest, record_id, bits = value;
           size_t size = 0;
           for (const IndexField& f : c.index->fields) {
-            size_t n = EncodedValueLength(rest.substr(size), f.descending);
+            const size_t n = StoredValueLength(rest, size, f.descending);
             if (n == 0) break;
             size += n;
           }

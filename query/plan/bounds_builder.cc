@@ -9,6 +9,7 @@
 #include "query/expression/readable.h"
 #include "query/expression/regex.h"
 #include "query/match/match_internal.h"
+#include "storage/keys/key_encoding.h"
 
 namespace mayfly {
 namespace {
@@ -250,6 +251,18 @@ std::string RegexPrefix(std::string_view pattern, std::string_view options) {
   return prefix;
 }
 
+namespace {
+
+/// Whether a key may have only the beginning of an end of the list. An encoding has at most twice
+/// the bytes of the value, and some.
+bool AnyIsLong(const IntervalList& list) {
+  auto is_long = [](const Value& v) { return v.view().size() > kLeastCut / 2 - 64; };
+  return std::any_of(list.intervals.begin(), list.intervals.end(),
+                     [&](const Interval& i) { return is_long(i.low) || is_long(i.high); });
+}
+
+}  // namespace
+
 std::optional<PredicateBounds> BoundsOf(const MatchExpression& e, bool multikey) {
   std::optional<PredicateBounds> r;
   switch (e.kind) {
@@ -307,6 +320,7 @@ std::optional<PredicateBounds> BoundsOf(const MatchExpression& e, bool multikey)
     default:
       break;
   }
+  if (r && r->exact && AnyIsLong(r->list)) r->exact = false;
   if (r && r->exact) {
     // The bounds cover both meanings of a number in a path, and the document decides.
     std::string_view path = e.kind == MatchKind::kNot ? e.children[0]->path : e.path;

@@ -45,17 +45,18 @@ void SortMergeStage::MakeKey(Input& in) const {
   const auto& fields = in.row.index->fields;
   in.key.clear();
   for (const auto& part : sort_.parts()) {
-    std::string_view rest = in.key_values;
+    const std::string_view values = in.key_values;
+    size_t at = 0;
     for (const auto& field : fields) {
-      const size_t n = std::min(rest.size(), EncodedValueLength(rest, field.descending));
+      const size_t n = StoredValueLength(values, at, field.descending);
       if (field.path == part.path) {
         const size_t from = in.key.size();
-        in.key.append(rest, 0, n);
+        in.key.append(values, at, n);
         if (field.descending != part.descending)
           for (size_t i = from; i < in.key.size(); ++i) in.key[i] = static_cast<char>(~in.key[i]);
         break;
       }
-      rest.remove_prefix(n);
+      at += n;
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include "query/match/match_internal.h"
 #include "query/plan/index_plan_kind.h"
+#include "storage/catalog/index_keys.h"
 #include "storage/keys/key_encoding.h"
 
 namespace mayfly {
@@ -85,6 +86,13 @@ std::optional<Choice> Serve(PlannerInput& in, const DistinctWish& wish, const In
 
 Result<std::string_view> DistinctScan::Prefix(const Row& row, Value* value) const {
   std::string_view key = row.key_values, bits = row.type_bits;
+  if (HasCutValue(*scan->index(), key)) {
+    size_t at = 0;
+    for (size_t i = 0; i <= field; ++i)
+      at += StoredValueLength(key, at, scan->index()->fields[i].descending);
+    *value = Value::Null();
+    return key.substr(0, at);
+  }
   for (size_t i = 0; i <= field; ++i) {
     MAYFLY_TRY(*value, DecodeKeyValue(&key, scan->index()->fields[i].descending, &bits));
   }

@@ -24,7 +24,7 @@ struct DistinctScan {
   size_t field = 0;                ///< of the index: that of the path
 
   /// The prefix of entries with the same value as this row. `*value`: null also where it is
-  /// missing, undefined also for an empty array. Errors: of a damaged key.
+  /// missing or cut in the key, undefined also for an empty array. Errors: of a damaged key.
   Result<std::string_view> Prefix(const Row& row, Value* value) const;
 };
 

@@ -5,6 +5,7 @@
 #include "protocol/shown_namespace.h"
 #include "query/expression/parse_work.h"
 #include "query/plan/query_state.h"
+#include "storage/catalog/index_keys.h"
 #include "storage/keys/key_encoding.h"
 
 namespace mayfly {
@@ -585,11 +586,8 @@ Result<void> FindExecutor::AppendIndexKey(BsonBuilder& out) const {
     if (row_.by_id) out.Append("_id", row_.doc["_id"]);
     return Ok();
   }
-  std::string_view key = row_.key_values, bits = row_.type_bits;
-  for (const auto& f : row_.index->fields) {
-    MAYFLY_TRY(Value v, DecodeKeyValue(&key, f.descending, &bits));
-    out.Append(f.path, v.view());
-  }
+  MAYFLY_TRY(const BsonDocument key, DecodeIndexKey(*row_.index, row_.key_values, row_.type_bits));
+  out.AppendAll(key);
   return Ok();
 }
 
@@ -599,7 +597,8 @@ Result<void> FindExecutor::LoadCovered() {
   std::vector<Value> values;
   std::string_view key = row_.key_values, bits = row_.type_bits;
   // Since an earlier batch the index may have met its first array: keys are then elements.
-  bool sure = row_.index != nullptr && (!resumed_ || ctx_.view.Multikey(*row_.index) == 0);
+  bool sure = row_.index != nullptr && (!resumed_ || ctx_.view.Multikey(*row_.index) == 0) &&
+              !HasCutValue(*row_.index, key);
   if (sure) {
     for (const auto& f : row_.index->fields) {
       MAYFLY_TRY(Value v, DecodeKeyValue(&key, f.descending, &bits));

@@ -71,10 +71,22 @@ std::string EncodeWholeKey(const IndexInfo& index, BsonView values) {
   size_t i = 0;
   for (const auto& e : values) {
     if (i >= index.fields.size()) break;
-    EncodeKeyValue(e.value, index.fields[i].descending, out);
+    AppendStoredValue(e.value, index.fields[i].descending, 0, out);
     ++i;
   }
   return out;
+}
+
+void EncodedBounds::Range::Widen(size_t longest) {
+  if (low.size() > longest) {
+    low.resize(longest);
+    low_inclusive = true;
+  }
+  if (high.size() > longest) {
+    high.resize(longest);
+    high = PrefixSuccessor(high);
+    high_inclusive = false;
+  }
 }
 
 /// Whether each of the fields has one value: then there is a range of bytes to scan, and nothing to
@@ -85,7 +97,8 @@ bool EncodedBounds::EncodeOneValue(const IndexBounds& bounds, const IndexInfo& i
     if (list.size() != 1 || !list[0].low.view().BinaryEquals(list[0].high.view())) return false;
   }
   for (size_t i = 0; i < used; ++i)
-    EncodeKeyValue(bounds.fields[i].intervals[0].low.view(), index.fields[i].descending, lower_);
+    AppendStoredValue(bounds.fields[i].intervals[0].low.view(), index.fields[i].descending, 0,
+                      lower_);
   upper_ = PrefixSuccessor(lower_);
   return contiguous_ = true;
 }
@@ -112,11 +125,17 @@ EncodedBounds::EncodedBounds(const IndexBounds& bounds, const IndexInfo& index, 
     f.ranges.reserve(bounds.fields[i].intervals.size());
     for (const auto& interval : bounds.fields[i].intervals) {
       Range r{{}, {}, interval.low_inclusive, interval.high_inclusive};
-      EncodeKeyValue(interval.low.view(), f.descending, r.low);
-      EncodeKeyValue(interval.high.view(), f.descending, r.high);
-      if (f.descending) {
-        std::swap(r.low, r.high);
-        std::swap(r.low_inclusive, r.high_inclusive);
+      if (i == 0 && interval.low.view().BinaryEquals(interval.high.view())) {
+        AppendStoredValue(interval.low.view(), f.descending, 0, r.low);
+        r.high = r.low;
+      } else {
+        EncodeKeyValue(interval.low.view(), f.descending, r.low);
+        EncodeKeyValue(interval.high.view(), f.descending, r.high);
+        if (f.descending) {
+          std::swap(r.low, r.high);
+          std::swap(r.low_inclusive, r.high_inclusive);
+        }
+        r.Widen(i == 0 ? kMaxKeySize : kLeastCut);
       }
       f.ranges.push_back(std::move(r));
     }

@@ -50,6 +50,10 @@ class EncodedBounds {
   struct Range {
     std::string low, high;  ///< in byte order, whatever the direction of the field
     bool low_inclusive, high_inclusive;
+    /// Leaves so many bytes of each end, and takes in all values that begin with them: how much of
+    /// a longer one is in a key depends on the values before it, and the rest has no order
+    /// (AppendStoredValue). BoundsOf calls no such bounds exact.
+    void Widen(size_t longest);
   };
   struct Field {
     std::vector<Range> ranges;

@@ -7,6 +7,7 @@
 #include "query/expression/operator.h"
 #include "query/match/match_internal.h"
 #include "query/plan/bounds_builder.h"
+#include "storage/catalog/index_keys.h"
 #include "storage/keys/key_encoding.h"
 
 namespace mayfly {
@@ -246,6 +247,7 @@ KeyFilter::Verdict KeyFilter::Test(const Node& node, EvalContext& eval) {
 KeyFilter::Verdict KeyFilter::Test(const IndexInfo& index, std::string_view key_values,
                                    std::string_view type_bits, EvalContext& eval) {
   values_.clear();
+  if (HasCutValue(index, key_values)) return Verdict::kUnknown;
   for (size_t i = 0; i < decoded_; ++i) {
     Result<Value> v = DecodeKeyValue(&key_values, index.fields[i].descending, &type_bits);
     if (!v) return Verdict::kUnknown;

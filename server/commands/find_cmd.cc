@@ -189,9 +189,11 @@ bool IsPlainProjection(BsonView projection) {
 }
 
 /// Whether the look-up of one document may be done on an io thread.
-bool IsShortPointRead(Storage& storage, const PreparedFind& find, Instant now) {
-  return IsPlainProjection(find.spec.projection) && ReadIsShort(*find.coll, now) &&
-         ExpiryIsShort(*find.coll) && !MayAskHolds(storage, *find.coll, now);
+bool IsShortPointRead(Storage& storage, const PreparedFind& find, BsonValue id, Instant now) {
+  constexpr size_t kLongId = 64 << 10;  // its key is made of all of it
+  return id.size() <= kLongId && IsPlainProjection(find.spec.projection) &&
+         ReadIsShort(*find.coll, now) && ExpiryIsShort(*find.coll) &&
+         !MayAskHolds(storage, *find.coll, now);
 }
 
 std::optional<Result<void>> FindNow(CommandContext& ctx, const CommandRequest& req,
@@ -206,7 +208,7 @@ std::optional<Result<void>> FindNow(CommandContext& ctx, const CommandRequest& r
   BsonValue id;
   if (find.coll && !IsNeverShort(*find.coll) && ctx.op.view == nullptr &&
       IsPointRead(find.spec, &id)) {
-    if (!IsShortPointRead(ctx.data.storage(), find, ctx.op.now)) [[unlikely]]
+    if (!IsShortPointRead(ctx.data.storage(), find, id, ctx.op.now)) [[unlikely]]
       return std::nullopt;
     return counted(AnswerPointRead(ctx, find, id, reply));
   }

@@ -95,9 +95,12 @@ namespace {
 /// Whether reading the statements alone takes longer than an io thread has for it.
 bool IsLarge(const CommandRequest& req) {
   constexpr size_t kInlineStatements = 500, kInlineBytes = 64 << 10;
-  size_t statements = 0;
+  size_t statements = 0, bytes = req.body.size();
   for (const DocumentSequence& s : req.sequences) statements += s.documents.size();
-  return statements > kInlineStatements || req.body.size() > kInlineBytes;
+  if (statements > kInlineStatements) return true;
+  for (const DocumentSequence& s : req.sequences)
+    for (const BsonView d : s.documents) bytes += d.size();
+  return bytes > kInlineBytes;
 }
 
 struct UpdateArgs {

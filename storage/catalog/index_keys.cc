@@ -110,7 +110,7 @@ class KeyExtraction {
     BeginKey();
     AppendValue(0, r.value);
     EndValues();
-    AppendBits(r.value);
+    AppendBits(0, r.value);
     EndKey();
     if (out_.budget_ != nullptr) --*out_.budget_;
     return true;
@@ -266,19 +266,30 @@ class KeyExtraction {
     BeginKey();
     for (size_t i = 0; i < fields.size(); ++i) AppendValue(i, fields[i].value);
     EndValues();
-    for (const Field& f : fields) AppendBits(f.value);
+    for (size_t i = 0; i < fields.size(); ++i) AppendBits(i, fields[i].value);
     EndKey();
   }
 
-  std::string Subject() const {
-    return index_.name.empty() ? std::string("a sort") : "index " + index_.name;
+  /// No index is without a name.
+  bool of_sort() const { return index_.name.empty(); }
+  std::string Subject() const { return of_sort() ? std::string("a sort") : "index " + index_.name; }
+  void BeginKey() {
+    begin_ = out_.buffer_.size();
+    cut_ = 0;
   }
-  void BeginKey() { begin_ = out_.buffer_.size(); }
   void AppendValue(size_t field, BsonValue v) {
-    EncodeKeyValue(v.missing() ? kNullValue : v, index_.fields[field].descending, out_.buffer_);
+    if (v.missing()) v = kNullValue;
+    const bool descending = index_.fields[field].descending;
+    if (of_sort())
+      EncodeKeyValue(v, descending, out_.buffer_);  // its values are read back
+    else if (AppendStoredValue(v, descending, begin_, out_.buffer_)) [[unlikely]]
+      cut_ |= uint64_t{1} << field;
   }
   void EndValues() { values_end_ = out_.buffer_.size(); }
-  void AppendBits(BsonValue v) { EncodeTypeBits(v.missing() ? kNullValue : v, out_.buffer_); }
+  void AppendBits(size_t field, BsonValue v) {
+    if ((cut_ >> field & 1) == 0) [[likely]]
+      EncodeTypeBits(v.missing() ? kNullValue : v, out_.buffer_);
+  }
   void EndKey() {
     TrimTypeBits(out_.buffer_, values_end_);
     out_.keys_.push_back({static_cast<uint32_t>(begin_),
@@ -289,6 +300,7 @@ class KeyExtraction {
   const IndexInfo& index_;
   KeySet& out_;
   size_t begin_ = 0, values_end_ = 0;
+  uint64_t cut_ = 0;          ///< bit i: that value of the key is cut (an index has 32 fields)
   bool keep_arrays_ = false;  ///< no array of a measurement is followed
 };
 
@@ -359,23 +371,25 @@ Error NewKeys::Refusal(const CollectionInfo& coll) const {
               "or keep the elements in documents of their own"};
 }
 
-Error KeyTooLong(std::string_view what, size_t bytes) {
-  return {ErrorCode::kKeyTooLong,
-          "key too large for " + std::string(what) + ": " + std::to_string(bytes) +
-              " bytes, more than the " + std::to_string(kMaxKeySize) +
-              " there may be: index a hash or a beginning of the value instead"};
+bool HasCutValue(const IndexInfo& index, std::string_view values) {
+  if (values.size() <= kLeastCut) [[likely]]
+    return false;
+  size_t at = 0;
+  for (const IndexField& f : index.fields) {
+    const size_t n = StoredValueLength(values, at, f.descending);
+    if (n > LongestWhole(at)) return true;
+    if (n == 0) return false;  // damaged: whoever decodes it says so
+    at += n;
+  }
+  return false;
+}
+
+std::string TooLongToShow(size_t bytes) {
+  return "(a value of " + std::to_string(bytes) + " bytes)";
 }
 
 Result<void> ExtractNewKeys(const IndexInfo& index, BsonView doc, KeySet* out) {
   MAYFLY_TRY(ExtractKeys(index, doc, out));
-  if (out->bytes() > kMaxKeySize) [[unlikely]] {
-    for (size_t i = 0; i < out->size(); ++i) {
-      const size_t bytes = out->values(i).size() + out->type_bits(i).size();
-      if (bytes <= kMaxKeySize) continue;
-      out->Clear();
-      return KeyTooLong("index " + index.name, bytes);
-    }
-  }
   if (out->size() <= kMaxKeysPerDocument) [[likely]]
     return Ok();
   Error e{ErrorCode::kCannotBuildIndexKeys,
@@ -390,8 +404,15 @@ Result<BsonDocument> DecodeIndexKey(const IndexInfo& index, std::string_view val
                                     std::string_view type_bits) {
   std::string bytes;
   BsonBuilder b(bytes);
+  size_t at = 0;
   for (const IndexField& f : index.fields) {
-    MAYFLY_TRY(Value v, DecodeKeyValue(&values, f.descending, &type_bits));
+    const size_t n = StoredValueLength(values, at, f.descending);
+    if (n > LongestWhole(at)) {
+      b.Append(f.path, "(a value of more than " + std::to_string(LongestWhole(at)) + " bytes)");
+      at += n;
+      continue;
+    }
+    MAYFLY_TRY(Value v, DecodeStoredValue(values, &at, f.descending, &type_bits));
     b.Append(f.path, v.view());
   }
   b.Done();

@@ -22,11 +22,11 @@ class KeySet {
   bool empty() const { return keys_.empty(); }
   /// The bytes of all keys together, also of those that were equal.
   size_t bytes() const { return buffer_.size(); }
-  /// Concatenated EncodeKeyValue of the index's fields.
+  /// The values of the index's fields (AppendStoredValue); of a sort EncodeKeyValue.
   std::string_view values(size_t i) const {
     return {buffer_.data() + keys_[i].begin, keys_[i].values_size};
   }
-  /// Concatenated EncodeTypeBits; empty when all values have the default kind.
+  /// Concatenated EncodeTypeBits, but of what is cut; empty when all values have the default kind.
   std::string_view type_bits(size_t i) const {
     return {buffer_.data() + keys_[i].begin + keys_[i].values_size, keys_[i].bits_size};
   }
@@ -96,14 +96,15 @@ Result<void> ExtractOrdinaryKeys(const IndexInfo& index, BsonView doc, KeySet* o
 inline constexpr size_t kMaxKeyBytes = size_t{32} << 20;
 
 /// The same for a document on its way in, which may have so many keys (manual:
-/// "indexMaxNumGeneratedKeysPerDocument"). Errors besides: CannotBuildIndexKeys 201, KeyTooLong
-/// 17280 for a key above kMaxKeySize.
+/// "indexMaxNumGeneratedKeysPerDocument"). Errors besides: CannotBuildIndexKeys 201.
 Result<void> ExtractNewKeys(const IndexInfo& index, BsonView doc, KeySet* out);
 inline constexpr size_t kMaxKeysPerDocument = 100'000;
-/// The encoded bytes of one key, also of an `_id`. The store keeps the first and the last key of
-/// every file in memory, several times over, and writes them to its manifest: with keys of
-/// megabytes that is more than the data.
-inline constexpr size_t kMaxKeySize = size_t{1} << 20;
+
+/// Whether a value of the key is cut (AppendStoredValue): only its document tells it.
+bool HasCutValue(const IndexInfo& index, std::string_view values);
+/// What messages have in place of a value of more than kMaxKeySize bytes.
+std::string TooLongToShow(size_t bytes);
+
 /// What one document adds to all indexes of its collection together, but for those where it has one
 /// key only. It is one commit, which holds the keys several times and lets nobody else's write go
 /// on meanwhile. Where a single index has many, its own limits hold.
@@ -128,9 +129,6 @@ class NewKeys {
  private:
   size_t keys_ = 0, bytes_ = 0, indexes_ = 0;
 };
-
-/// KeyTooLong 17280, which says what to do. `what`: "index a_1", "_id".
-Error KeyTooLong(std::string_view what, size_t bytes);
 
 /// Calls `removed(i)` for every key of `before` that is not in `after`, and `added(j)` for the
 /// reverse. A key that is in both but with other type bits counts as removed and added. Linear in
@@ -158,7 +156,7 @@ void DiffKeys(const KeySet& before, const KeySet& after, Removed&& removed, Adde
 
 /// The key of a document without arrays on the indexed paths as {path: value, …} for messages: what
 /// keyValue of a duplicate-key error shows. Decodes `values` with `type_bits`; fields of
-/// `index.key` name the values.
+/// `index.key` name the values. A text stands for a value that is cut.
 Result<BsonDocument> DecodeIndexKey(const IndexInfo& index, std::string_view values,
                                     std::string_view type_bits);
 

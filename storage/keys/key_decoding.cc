@@ -419,6 +419,26 @@ size_t EncodedValueLength(std::string_view key, bool descending) {
   return r.ok() ? static_cast<size_t>(r.position() - key.data()) : 0;
 }
 
+size_t StoredValueLength(std::string_view values, size_t at, bool descending) {
+  const std::string_view rest = values.substr(std::min(at, values.size()));
+  if (rest.size() <= kLeastCut) [[likely]]
+    return EncodedValueLength(rest, descending);
+  const size_t longest = LongestWhole(at);
+  // No beginning of a value is a whole one: what does not end there is cut.
+  if (const size_t n = EncodedValueLength(rest.substr(0, longest), descending)) return n;
+  return rest.size() >= longest + kCutHashSize ? longest + kCutHashSize : 0;
+}
+
+Result<Value> DecodeStoredValue(std::string_view values, size_t* at, bool descending,
+                                std::string_view* type_bits) {
+  const std::string_view rest = values.substr(std::min(*at, values.size()));
+  std::string_view value = rest.substr(0, LongestWhole(*at));
+  const size_t before = value.size();
+  MAYFLY_TRY(Value v, DecodeKeyValue(&value, descending, type_bits));
+  *at += before - value.size();
+  return v;
+}
+
 // All classes but the last are below 0x80 and their inverses are not, so that the first byte tells
 // in which direction a field goes.
 static_assert(key::kClassCodeWithScope < 0x80 && key::kClassMaxKey == 0xF0);
@@ -432,7 +452,8 @@ size_t IndexGroupSize(std::string_view index_key) {
   const auto cls = static_cast<uint8_t>(descending ? ~first : first);
   // Nested values are read one by one: too expensive for each written entry.
   if (cls == kClassDocument || cls == kClassArray || cls == kClassCodeWithScope) return 0;
-  const size_t n = EncodedValueLength(values, descending);
+  // What is cut has no group: its hash would be taken for a part of the value.
+  const size_t n = EncodedValueLength(values.substr(0, kMaxKeySize), descending);
   return n == 0 ? 0 : kIdPrefixSize + n;
 }
 

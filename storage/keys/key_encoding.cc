@@ -1,5 +1,7 @@
 #include "storage/keys/key_encoding.h"
 
+#include <openssl/sha.h>
+
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -12,7 +14,9 @@
 // Order-preserving encoding of one value: memcmp order is CompareValues order. On disk; DO NOT
 // RENUMBER. docs/on-disk-format.md repeats this.
 //
-//   key      := value*                 one per field; descending fields have every byte inverted
+//   key      := stored*                one per field; descending fields have every byte inverted
+//   stored   := value | the first n bytes of a value that has more, and the SHA-256 of all of them;
+//               n = LongestWhole(bytes of the key in front of it)
 //   value    := class:u8 payload
 //   payload of
 //     MinKey 0A, undefined 10, null 14, NaN 16, zero 20, MaxKey F0 := (nothing)
@@ -324,6 +328,24 @@ void EncodeKeyValue(BsonValue v, bool descending, std::string& out) {
   Encode(v, out);
   if (descending)
     for (size_t i = start; i < out.size(); ++i) out[i] = static_cast<char>(~out[i]);
+}
+
+bool AppendStoredValue(BsonValue v, bool descending, size_t begin, std::string& out) {
+  const size_t start = out.size();
+  EncodeKeyValue(v, descending, out);
+  const size_t size = out.size() - start;
+  if (size <= kLeastCut) [[likely]]
+    return false;
+  const size_t longest = LongestWhole(start - begin);
+  if (size <= longest) return false;
+  unsigned char hash[SHA256_DIGEST_LENGTH];
+  static_assert(sizeof hash == kCutHashSize);
+  SHA256(reinterpret_cast<const unsigned char*>(out.data()) + start, size, hash);
+  out.resize(start + longest);
+  out.append(reinterpret_cast<const char*>(hash), sizeof hash);
+  // A key of many values is kept for long: not with the room of what was cut.
+  if (out.capacity() > 4 * out.size()) out.shrink_to_fit();
+  return true;
 }
 
 void EncodeTypeBits(BsonValue v, std::string& out) {

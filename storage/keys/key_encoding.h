@@ -30,6 +30,35 @@ Result<Value> DecodeKeyValue(std::string_view* key, bool descending, std::string
 /// Length of the first encoded value in `key`; 0 when corrupt.
 size_t EncodedValueLength(std::string_view key, bool descending);
 
+/// The bytes that the values of a key in the store have together, also an `_id`, before what is
+/// longer is cut. The store keeps the first and the last key of every file in memory, several times
+/// over, and writes them to its manifest: with keys of megabytes that is more than the data.
+inline constexpr size_t kMaxKeySize = size_t{1} << 20;
+/// A value that is not longer is never cut.
+inline constexpr size_t kLeastCut = 4096;
+/// What follows the beginning of a value that is cut: the SHA-256 of all its bytes.
+inline constexpr size_t kCutHashSize = 32;
+/// The longest that a value stays whole which begins `at` bytes behind the first of its key.
+constexpr size_t LongestWhole(size_t at) {
+  return at + kLeastCut < kMaxKeySize ? kMaxKeySize - at : kLeastCut;
+}
+
+/// Appends a value to a key in the store, whose first value is at `begin` in `out`: as
+/// EncodeKeyValue, but cut if it is longer than LongestWhole; then it answers true. Values that are
+/// equal still have equal bytes, others have not, but the order of two that are cut at the same
+/// bytes is by chance: a range that ends at such a value is to be taken wider
+/// (query/plan/index_bounds.cc). Only the document has the value of what is cut.
+bool AppendStoredValue(BsonValue v, bool descending, size_t begin, std::string& out);
+
+/// Length of the value that begins at `values[at]`, with the hash if it is cut; 0 when corrupt.
+/// `values`: from the first value of a key in the store.
+size_t StoredValueLength(std::string_view values, size_t at, bool descending);
+
+/// As DecodeKeyValue, for a key in the store: reads the value at `values[*at]`, and moves `*at`
+/// behind it. Errors: InternalError 1 on corrupt bytes, and for a value that is cut.
+Result<Value> DecodeStoredValue(std::string_view values, size_t* at, bool descending,
+                                std::string_view* type_bits);
+
 /// The bytes of an index key (be32 index, values) up to the end of the first value, which entries
 /// with equal first values share and no others have; 0: the value is a document, an array, code
 /// with a scope, or the bytes are not a key. The first byte says whether the field descends.

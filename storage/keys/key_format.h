@@ -16,7 +16,8 @@
 ///
 ///   be32, be64   big-endian, so that byte order is numeric order
 ///   time64       be64 of (milliseconds since 1970 with the sign bit flipped): byte order is time order
-///   value        EncodeKeyValue (storage/keys/key_encoding.h): self-delimiting, in MongoDB's comparison order
+///   value        AppendStoredValue (storage/keys/key_encoding.h): self-delimiting, in MongoDB's comparison order,
+///                cut where it is very long (version 2)
 ///   record_id    value of `_id` | capped collections: sequence:be64 (the first record is 1)
 ///
 /// Keyspace::kRecords
@@ -40,7 +41,9 @@
 // clang-format on
 namespace mayfly {
 
-inline constexpr std::string_view kFormatVersion = "1";
+inline constexpr std::string_view kFormatVersion = "2";
+/// It had no values that are cut; all else is the same.
+inline constexpr std::string_view kFormatBefore = "1";
 inline constexpr std::string_view kFormatKey = "format";
 inline constexpr std::string_view kCountersPrefix = "counters/";
 inline constexpr std::string_view kMultikeyPrefix = "multikey/";
@@ -109,8 +112,11 @@ inline std::string_view RecordIdOf(std::string_view record_key) {
 /// equal (1 and 1.0) have one key.
 inline void AppendRecordKeyOfId(uint32_t collection, BsonValue id, std::string& out) {
   AppendBe32(out, collection);
-  EncodeKeyValue(id, false, out);
+  AppendStoredValue(id, false, out.size(), out);
 }
+/// Whether the key has only the beginning and a hash of its `_id`. REQUIRES: the collection is not
+/// capped.
+inline bool HasCutId(std::string_view record_id) { return record_id.size() > kMaxKeySize; }
 /// The key of a record of a capped collection. `sequence`: 1 or more.
 inline void AppendCappedRecordKey(uint32_t collection, int64_t sequence, std::string& out) {
   AppendBe32(out, collection);

@@ -182,7 +182,7 @@ class IndexCursorImpl final : public IndexCursor {
     } else {
       size_t n = 0;
       for (const IndexField& f : index_->fields) {
-        size_t length = EncodedValueLength(rest.substr(n), f.descending);
+        const size_t length = StoredValueLength(rest, n, f.descending);
         if (length == 0) return Damaged();
         n += length;
       }

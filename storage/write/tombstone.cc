@@ -1,5 +1,6 @@
 #include "storage/write/tombstone.h"
 
+#include "protocol/bson_builder.h"
 #include "storage/core/open_storage.h"
 #include "storage/expiry/expiry_policy.h"
 #include "storage/keys/key_encoding.h"
@@ -12,11 +13,18 @@ constexpr size_t kExpirySize = 12;  // of a value: index and deadline
 Error DamagedTombstone() { return {ErrorCode::kInternalError, "damaged tombstone"}; }
 }  // namespace
 
-void AppendTombstoneValue(const DeleteCause& cause, BsonValue id, std::string& out) {
+void AppendTombstoneValue(const DeleteCause& cause, BsonValue id, std::string_view key,
+                          std::string& out) {
   out.push_back(static_cast<char>(cause.reason));
   if (cause.expired()) {
     AppendBe32(out, cause.index);
     AppendTime64(out, cause.deadline);
+  }
+  if (HasCutId(key.substr(kHeadSize))) {
+    BsonBuilder b(out);
+    b.Append("", id);
+    b.Done();
+    return;
   }
   size_t from = out.size();
   EncodeTypeBits(id, out);
@@ -38,6 +46,13 @@ Result<Tombstone> DecodeTombstone(std::string_view key, std::string_view value) 
     t.cause.index = LoadBe32(value.data());
     t.cause.deadline = LoadTime64(value.data() + 4);
     value.remove_prefix(kExpirySize);
+  }
+  if (HasCutId(key)) {
+    if (value.size() < 5) return DamagedTombstone();
+    const BsonView whole(value.data());
+    if (whole.size() != value.size() || whole.empty()) return DamagedTombstone();
+    t.id = Value::Copy(whole.First().value);
+    return t;
   }
   MAYFLY_TRY(t.id, DecodeKeyValue(&key, false, &value));
   return t;

@@ -19,7 +19,8 @@ class Storage;
 ///
 ///   Keyspace::kTombstones
 ///   key   := at:time64 collection:be32 value of `_id`
-///   val   := reason:u8 [index:be32 deadline:time64 if reason is an expiry] type_bits of `_id`
+///   val   := reason:u8 [index:be32 deadline:time64 if reason is an expiry] rest
+///   rest  := type_bits of `_id` | bson: {"": the _id}, if it is cut in the key
 ///   reason := 0 deleted | 1 by a TTL index | 2 by its own deadline | 3 clustered collection
 ///
 /// If one `_id` is removed twice in the same millisecond, the later tombstone is kept.
@@ -28,8 +29,10 @@ inline void AppendTombstoneKey(Instant at, uint32_t collection, std::string& out
   AppendTime64(out, at);
   AppendBe32(out, collection);
 }
-/// The value in the grammar above. `id`: only its type bits are kept; the rest is in the key.
-void AppendTombstoneValue(const DeleteCause& cause, BsonValue id, std::string& out);
+/// The value in the grammar above, to `key`. `id`: only its type bits are kept; the rest is in the
+/// key, unless it is cut there.
+void AppendTombstoneValue(const DeleteCause& cause, BsonValue id, std::string_view key,
+                          std::string& out);
 
 /// A decoded tombstone.
 struct Tombstone {

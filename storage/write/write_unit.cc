@@ -14,6 +14,7 @@
 #include "storage/write/capped.h"
 #include "storage/write/document_diff.h"
 #include "storage/write/indexed_arrays.h"
+#include "storage/write/inline_unit.h"
 #include "storage/write/tombstone.h"
 #include "storage/write/write_unit_impl.h"
 
@@ -193,6 +194,8 @@ static Result<void> CheckNewBucket(WriteUnit::Impl& u, const CollectionInfo& col
 }
 
 static Error DuplicateId(const CollectionInfo& coll, BsonValue id) {
+  const Value shown = Value::String(TooLongToShow(id.size()));
+  if (id.size() > kMaxKeySize) id = shown.view();
   return DuplicateKeyError(coll,
                            coll.clustered() ? std::string_view(coll.clustered_index_name) : "_id_",
                            BuildBson([](BsonBuilder& b) { b.Append("_id", 1); }),
@@ -246,9 +249,9 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
     u.record_key.clear();
     AppendCappedRecordKey(coll.id, sequence, u.record_key);
   } else {
+    if (u.keep_short && id.size() > kInlineIdBytes) [[unlikely]]
+      return Error{ErrorCode::kWriteConflict, "such an _id is for a worker thread"};
     AppendRecordKeyOfId(coll.id, id, u.record_key);
-    if (u.record_key.size() > kMaxKeySize) [[unlikely]]
-      return KeyTooLong("_id", u.record_key.size());
     MAYFLY_TRY(u.Lock(Keyspace::kRecords, u.record_key));
     const StagedOp* own = nullptr;
     bool exists = false;
@@ -638,10 +641,10 @@ void WriteUnit::Impl::StageTombstone(const CollectionInfo& coll, std::string_vie
   index_value.clear();
   AppendTombstoneKey(op->now, coll.id, index_key);
   if (coll.capped())
-    EncodeKeyValue(id, false, index_key);
+    AppendStoredValue(id, false, index_key.size(), index_key);
   else
     index_key.append(RecordIdOf(record_key));
-  AppendTombstoneValue(cause, id, index_value);
+  AppendTombstoneValue(cause, id, index_key, index_value);
   StagePut(Keyspace::kTombstones, index_key, {}, arena.Copy(index_value), false);
 }
 

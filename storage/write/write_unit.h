@@ -42,8 +42,8 @@ class WriteUnit {
   /// are not copied before that). `expire_at`: the per-document deadline for the record
   /// header. If a document past its deadline (storage/read/visibility.h) has the same `_id` or
   /// unique key, it is first removed as expired. The same goes for Update. Errors:
-  /// DuplicateKey 11000 (details: keyPattern, keyValue), CannotIndexParallelArrays 171,
-  /// KeyTooLong; Location5930501 (indexed_arrays.h).
+  /// DuplicateKey 11000 (details: keyPattern, keyValue), CannotIndexParallelArrays 171;
+  /// Location5930501 (indexed_arrays.h).
   Result<void> Insert(const CollectionInfo& coll, BsonView doc,
                       std::optional<Instant> expire_at = {});
 

@@ -61,7 +61,7 @@ ROWS = {
         ("storage/catalog/index_keys.h", "kMostBytes", MB),
     ],
     "keys that an index build": [("storage/schema/index_builder.cc", "kBatchKeyBytes", M)],
-    "one key": [("storage/catalog/index_keys.h", "kMaxKeySize", M)],
+    "one key": [("storage/keys/key_encoding.h", "kMaxKeySize", M)],
     "views on views": [("server/execution/view_definition.h", "kMaxViewDepth", 1)],
     "namespaces in `top`": [("server/base/top.h", "kMaxNamespaces", 1), ("server/base/top.h", "kMaxNameBytes", 1)],
     "messages of `validate`": [("storage/validate.cc", "kMaxReported", 1)],

@@ -317,28 +317,64 @@ TEST_CASE("Types of compound keys come back, default ones cost no bytes", "[inde
 }
 
 // Keys of megabytes took four times their size in memory, for ever, and as much in the manifest.
-TEST_CASE("A key that is too long is refused, in an index and as _id; what has one already can go",
-          "[index_keys]") {
+TEST_CASE("A key has the beginning of a very long value, and a hash of all of it", "[index_keys]") {
   IndexInfo index;
-  index.name = "s_1";
-  index.fields = {{"s", false, ""}};
-  KeySet keys;
-  auto doc = [](size_t bytes) {
-    return BuildBson(
-        [&](BsonBuilder& b) { b.Append("_id", 1).Append("s", std::string(bytes, 'x')); });
+  index.name = "s_1_t_-1";
+  index.fields = {{"s", false, ""}, {"t", true, ""}};
+  KeySet keys, others;
+  auto doc = [](std::string s, std::string t) {
+    return BuildBson([&](BsonBuilder& b) { b.Append("_id", 1).Append("s", s).Append("t", t); });
   };
-  CHECK(ExtractNewKeys(index, doc(kMaxKeySize - 10), &keys));
-  Result<void> refused = ExtractNewKeys(index, doc(kMaxKeySize), &keys);
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == ErrorCode::kKeyTooLong);
-  CHECK(keys.empty());
-  CHECK(ExtractKeys(index, doc(kMaxKeySize), &keys));
+  const std::string longest(kMaxKeySize - 3, 'x');  // a class before it, two bytes behind it
+  const BsonDocument whole = doc(longest, "t");
+  REQUIRE(ExtractNewKeys(index, whole, &keys));
+  CHECK_FALSE(HasCutValue(index, keys.values(0)));
+  BsonDocument decoded = DecodeIndexKey(index, keys.values(0), keys.type_bits(0)).value();
+  CHECK(decoded.view()["s"].String() == longest);
+
+  const std::string large = longest + std::string(5 << 20, 'y');
+  REQUIRE(ExtractNewKeys(index, doc(large, "t"), &keys));
+  CHECK(keys.values(0).size() < kMaxKeySize + 100);
+  CHECK(HasCutValue(index, keys.values(0)));
+  decoded = DecodeIndexKey(index, keys.values(0), keys.type_bits(0)).value();
+  CHECK(decoded.view()["s"].String() ==
+        "(a value of more than " + std::to_string(kMaxKeySize) + " bytes)");
+  CHECK(decoded.view()["t"].String() == "t");
+  // Equal values have equal keys, and others have not, wherever they differ.
+  REQUIRE(ExtractNewKeys(index, doc(large, "t"), &others));
+  CHECK(keys.values(0) == others.values(0));
+  REQUIRE(ExtractNewKeys(index, doc(large + "z", "t"), &others));
+  CHECK(keys.values(0) != others.values(0));
+  REQUIRE(ExtractNewKeys(index, doc(large, "u"), &others));
+  CHECK(keys.values(0) != others.values(0));
+  // What differs where keys have bytes of it is in order.
+  REQUIRE(ExtractNewKeys(index, doc("w" + large, "t"), &others));
+  CHECK(others.values(0) < keys.values(0));
+  // Not one that is cut at 1 MiB ends before its key is split, and a field behind it has room.
+  REQUIRE(ExtractNewKeys(index, doc("s", large), &keys));
+  size_t first = StoredValueLength(keys.values(0), 0, false);
+  CHECK(first == 4);
+  CHECK(first + StoredValueLength(keys.values(0), first, true) == keys.values(0).size());
+  REQUIRE(ExtractNewKeys(index, doc(large, std::string(3000, 't')), &keys));
+  CHECK(keys.values(0).size() == kMaxKeySize + kCutHashSize + 3003);
+  first = StoredValueLength(keys.values(0), 0, false);
+  CHECK(first == kMaxKeySize + kCutHashSize);
+  size_t at = first;
+  std::string_view none;
+  CHECK(DecodeStoredValue(keys.values(0), &at, true, &none).value().view().String() ==
+        std::string(3000, 't'));
+  CHECK(at == keys.values(0).size());
+  at = 0;
+  CHECK_FALSE(DecodeStoredValue(keys.values(0), &at, false, &none));
+  REQUIRE(ExtractNewKeys(index, doc(large, large), &keys));
+  CHECK(keys.values(0).size() == kMaxKeySize + kLeastCut + 2 * kCutHashSize);
   // Many that are short together are not one that is long.
   BsonDocument many = BuildBson([&](BsonBuilder& b) {
     b.Append("_id", 1);
     auto a = b.OpenArray("s");
-    for (int i = 0; i < 100; ++i) a.Append(std::to_string(i) + std::string(10'000, 'x'));
+    for (int i = 0; i < 200; ++i) a.Append(std::to_string(i) + std::string(10'000, 'x'));
   });
-  CHECK(ExtractNewKeys(index, many, &keys));
-  CHECK(keys.size() == 100);
+  REQUIRE(ExtractNewKeys(index, many, &keys));
+  CHECK(keys.size() == 200);
+  CHECK_FALSE(HasCutValue(index, keys.values(0)));
 }
