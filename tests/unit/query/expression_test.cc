@@ -147,6 +147,7 @@ TEST_CASE("An argument that is there twice is refused: the last was taken", "[ex
         R"({"$filter": {"input": [1], "input": [2], "cond": true}})",
         R"({"$filter": {"input": [1], "cond": true, "limit": 1, "limit": 2}})",
         R"({"$reduce": {"input": [1], "initialValue": 1, "initialValue": 2, "in": "$$value"}})",
+        R"({"$map": {"input": [1], "arrayIndexAs": "i", "arrayIndexAs": "j", "in": 1}})",
         R"({"$cond": {"if": true, "then": 1, "then": 2, "else": 3}})",
         R"({"$switch": {"branches": [{"case": true, "then": 1, "then": 2}]}})",
         // Branches of both lists counted.
@@ -229,6 +230,15 @@ TEST_CASE("Variables are visible where they should be and nowhere else", "[expre
           {R"({"$filter": {"input": 3, "cond": true}})", "error 28651"},
           {R"({"$reduce": {"input": [1, 2, 3], "initialValue": 0, "in": {"$add": ["$$value", "$$this"]}}})",
            "6"},
+          {R"({"$map": {"input": [7, 8], "in": ["$$this", "$$IDX"]}})", "[[7, 0], [8, 1]]"},
+          {R"({"$map": {"input": [[1], [2]], "arrayIndexAs": "i", "in": {"$map": {"input": "$$this", "in": ["$$i", "$$IDX"]}}}})",
+           "[[[0, 0]], [[1, 0]]]"},
+          {R"({"$filter": {"input": [7, 8], "arrayIndexAs": "i", "cond": "$$i"}})", "[8]"},
+          {R"({"$reduce": {"input": [5, 6], "initialValue": 1, "as": "x", "valueAs": "v", "arrayIndexAs": "i", "in": {"$add": ["$$v", "$$x", "$$i"]}}})",
+           "13"},
+          {R"({"$map": {"input": [7], "arrayIndexAs": "i", "in": "$$IDX"}})", "error 17276"},
+          {R"({"$map": {"input": [7], "as": "i", "arrayIndexAs": "i", "in": 1}})", "error 9"},
+          {R"({"$map": {"input": [7], "arrayIndexAs": 1, "in": 1}})", "error 14"},
           {R"({"$cond": [true, 1]})", "error 16020"},
           {R"({"$switch": {"branches": [{"case": false, "then": 1}]}})", "error 40066"}}) {
     INFO(c.expression);
