@@ -369,6 +369,41 @@ TEST_CASE("Errors and null of the operators", "[expression]") {
   }
 }
 
+TEST_CASE("Documents and arrays become JSON text and come back", "[expression][json_text]") {
+  struct Case {
+    const char* expression;
+    const char* value;
+  };
+  for (Case c : std::vector<Case>{
+           {R"({"$toString": {"a": [1, null, "x\"y"], "b": {}}})",
+            R"("{\"a\":[1,null,\"x\\\"y\"],\"b\":{}}")"},
+           {R"({"$toString": {"$literal": [{"$timestamp": {"t": 1, "i": 2}}, {"$minKey": 1}]}})",
+            R"("[\"Timestamp(1, 2)\",\"MinKey\"]")"},
+           {R"({"$toString": {"$regularExpression": {"pattern": "^a", "options": "i"}}})",
+            R"("/^a/i")"},
+           {R"({"$toArray": "[1, [2.0, {\"a\": \"\\u00e9\"}]]"})", R"([1, [2.0, {"a": "é"}]])"},
+           {R"({"$toObject": "{\"a\": 1, \"b\": 2, \"a\": {\"x\": 1, \"x\": 3}}"})",
+            R"({"a": {"x": 3}, "b": 2})"},
+           {R"({"$type": {"$arrayElemAt": [{"$toArray": "[2147483648]"}, 0]}})", R"("long")"},
+           {R"({"$type": {"$arrayElemAt": [{"$toArray": "[1e0]"}, 0]}})", R"("double")"},
+           {R"({"$toObject": "[]"})", "error 241"},
+           {R"({"$toArray": "[1,]"})", "error 241"},
+           {R"({"$toArray": "[1] //"})", "error 241"},
+           {R"({"$toObject": "{\"a\\u0000\": 1}"})", "error 241"},
+           {R"({"$convert": {"input": "[", "to": "array", "onError": 1}})", "1"},
+           {R"({"$convert": {"input": "+-1", "to": "int", "base": 10, "onError": 1}})", "1"},
+           {R"({"$convert": {"input": {"$numberDecimal": "2.5"}, "to": "string", "base": 2}})",
+            "error 241"}}) {
+    INFO(c.expression);
+    CHECK(Squeeze(Run(c.expression)) == Squeeze(c.value));
+  }
+  // Hostile text: deep, and long where BSON is longer. Neither takes a stack or a heap away.
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  CHECK(Run("{\"$toArray\": \"" + deep + "\"}") == "error 241");
+  CHECK(Run(R"({"$toString": {"$range": [0, 3000000]}})") == "error 10334");
+  CHECK(Run(R"({"$strLenBytes": {"$toString": {"$range": [0, 2000]}}})") == "8891");
+}
+
 TEST_CASE("Large values of all operations together have a limit", "[expression][limits]") {
   // A stage or operator has a limit of its own, but there may be a thousand of them: it took 7 GB.
   REQUIRE(large_memory::Used() == 0);
