@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 
+#include "query/expression/binary_vector.h"
 #include "query/expression/convert.h"
 #include "query/expression/json_text.h"
 #include "query/expression/operator.h"
@@ -33,6 +34,7 @@ Result<void> ReadConvertOptions(EvalContext& ctx, Children c, BsonValue subtype,
                            "a BinData type: " +
                                std::to_string(n));
     o->subtype = static_cast<uint8_t>(n);
+    o->subtype_given = true;
   }
   if (c[kFormat]) {
     MAYFLY_TRY(Value format, c[kFormat]->Evaluate(ctx));
@@ -99,6 +101,10 @@ Result<Value> ConvertAny(EvalContext& ctx, BsonValue v, BsonType to, const Conve
   if (to == BsonType::kString && (v.IsDocument() || v.IsArray())) return JsonText(ctx, v);
   if ((to == BsonType::kDocument || to == BsonType::kArray) && v.IsString())
     return ParseJsonText(ctx, v.String(), to);
+  if (to == BsonType::kArray && v.Is(BsonType::kBinary)) return VectorToArray(ctx, v);
+  if (to == BsonType::kBinary && v.IsArray() &&
+      (!o.subtype_given || o.subtype == BinaryVector::kSubtype))
+    return ArrayToVector(ctx, v);
   return ConvertWith(v, to, o);
 }
 
@@ -225,7 +231,7 @@ constexpr OperatorDef kTypeOps[] = {
      .min_args = 1,
      .max_args = 1,
      .eval = &To<BsonType::kArray>,
-     .text = "The array that a JSON text describes.",
+     .text = "The array that a JSON text describes, or the elements of a vector.",
      .example = R"({"$toArray": "[1, {\"a\": 2.5}]"} => [1, {"a": 2.5}])"},
     {.name = "$toBool",
      .min_args = 1,

@@ -404,6 +404,33 @@ TEST_CASE("Documents and arrays become JSON text and come back", "[expression][j
   CHECK(Run(R"({"$strLenBytes": {"$toString": {"$range": [0, 2000]}}})") == "8891");
 }
 
+TEST_CASE("Vectors become arrays, and arrays vectors", "[expression][binary_vector]") {
+  struct Case {
+    const char* expression;
+    const char* value;
+  };
+  for (Case c : std::vector<Case>{
+           {R"({"$convert": {"input": [1, -1], "to": "binData"}})",
+            R"({"$binary": {"base64": "AwAB/w==", "subType": "09"}})"},
+           {R"({"$convert": {"input": [1.5], "to": {"type": "binData", "subtype": 9}}})",
+            R"({"$binary": {"base64": "JwAAAMA/", "subType": "09"}})"},
+           {R"({"$toArray": {"$binary": {"base64": "EAeA", "subType": "09"}}})", "[true]"},
+           {R"({"$toArray": {"$convert": {"input": [-128, 127], "to": "binData"}}})",
+            "[-128, 127]"},
+           {R"({"$toArray": {"$convert": {"input": [-0.5, 2.0], "to": "binData"}}})",
+            "[-0.5, 2.0]"},
+           {R"({"$toArray": {"$binary": {"base64": "AwE=", "subType": "09"}}})", "error 241"},
+           {R"({"$toArray": {"$binary": {"base64": "", "subType": "09"}}})", "error 241"},
+           {R"({"$toArray": {"$binary": {"base64": "AwAB", "subType": "00"}}})", "error 241"},
+           {R"({"$convert": {"input": [1, 2.5], "to": "binData"}})", "error 241"},
+           {R"({"$convert": {"input": [128], "to": "binData"}})", "error 241"},
+           {R"({"$convert": {"input": [1], "to": {"type": "binData", "subtype": 0}}})",
+            "error 241"}}) {
+    INFO(c.expression);
+    CHECK(Squeeze(Run(c.expression)) == Squeeze(c.value));
+  }
+}
+
 TEST_CASE("Large values of all operations together have a limit", "[expression][limits]") {
   // A stage or operator has a limit of its own, but there may be a thousand of them: it took 7 GB.
   REQUIRE(large_memory::Used() == 0);
