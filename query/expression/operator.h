@@ -70,6 +70,7 @@ std::span<const OperatorDef> StringOperators();
 std::span<const OperatorDef> StringSearchOperators();
 std::span<const OperatorDef> TrigonometryOperators();
 std::span<const OperatorDef> TypeOperators();
+std::span<const OperatorDef> ValueOperators();  ///< $createObjectId, $currentDate, $hash, $subtype
 std::span<const OperatorDef>
 VariadicOperators();  ///< accumulators as expressions: $sum, $avg, $max …
 

@@ -431,6 +431,34 @@ TEST_CASE("Vectors become arrays, and arrays vectors", "[expression][binary_vect
   }
 }
 
+TEST_CASE("Hashes, subtypes, and values that are new each time", "[expression][value_ops]") {
+  struct Case {
+    const char* expression;
+    const char* value;
+  };
+  for (Case c : std::vector<Case>{
+           {R"({"$hexHash": {"input": "a", "algorithm": "xxh64"}})", R"("D24EC4F1A98C6E5B")"},
+           {R"({"$hexHash": {"input": "report.pdf", "algorithm": "sha256"}})",
+            R"("6466E450A16B77B865C5829D6B6C56D9F892956475642DBEB9CCC4340FE01B15")"},
+           {R"({"$hash": {"input": null, "algorithm": "md5"}})", "null"},
+           {R"({"$hash": {"input": "a", "algorithm": "crc"}})", "error 2"},
+           {R"({"$hash": {"input": 1, "algorithm": "md5"}})", "error 14"},
+           {R"({"$hash": {"input": "a"}})", "error 9"},
+           {R"({"$subtype": "a"})", "error 14"},
+           {R"({"$toString": {"$currentDate": {}}})", R"("2023-11-14T22:13:20.000Z")"},
+           {R"({"$currentDate": 1})", "error 9"},
+           {R"({"$eq": [{"$createObjectId": {}}, {"$createObjectId": {}}]})", "false"},
+           {R"({"$createObjectId": []})", "error 9"},
+           {R"({"$sigmoid": {"$subtract": [1, 1]}})", "0.5"},
+           {R"({"$sigmoid": "$none"})", "null"},
+           {R"({"$sigmoid": {"input": null, "onNull": 7}})", "7"},
+           {R"({"$sigmoid": {"input": 1, "input": 2}})", "error 40413"},
+           {R"({"$sigmoid": "x"})", "error 14"}}) {
+    INFO(c.expression);
+    CHECK(Squeeze(Run(c.expression)) == Squeeze(c.value));
+  }
+}
+
 TEST_CASE("Large values of all operations together have a limit", "[expression][limits]") {
   // A stage or operator has a limit of its own, but there may be a thousand of them: it took 7 GB.
   REQUIRE(large_memory::Used() == 0);
