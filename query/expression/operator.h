@@ -63,6 +63,7 @@ std::span<const OperatorDef> ArrayScopeOperators();  ///< $map, $filter, $reduce
 std::span<const OperatorDef> CompareOperators();     ///< and the boolean and conditional ones
 std::span<const OperatorDef> DateMathOperators();
 std::span<const OperatorDef> DateOperators();
+std::span<const OperatorDef> ExtendedJsonOperators();
 std::span<const OperatorDef> ObjectOperators();
 std::span<const OperatorDef> PercentileOperators();  ///< $median, $percentile
 std::span<const OperatorDef> SetOperators();

@@ -572,7 +572,8 @@ std::vector<std::span<const OperatorDef>> AllOperatorTables() {
           CompareOperators(),      DateMathOperators(),     DateOperators(),
           ObjectOperators(),       SetOperators(),          StringOperators(),
           StringSearchOperators(), TrigonometryOperators(), TypeOperators(),
-          VariadicOperators(),     PercentileOperators(),   ValueOperators()};
+          VariadicOperators(),     PercentileOperators(),   ValueOperators(),
+          ExtendedJsonOperators()};
 }
 
 const OperatorDef* FindOperator(std::string_view name) {

@@ -459,6 +459,40 @@ TEST_CASE("Hashes, subtypes, and values that are new each time", "[expression][v
   }
 }
 
+TEST_CASE("Values become wrappers of extended JSON and come back", "[expression][extended_json]") {
+  struct Case {
+    const char* expression;
+    const char* value;
+  };
+  for (
+      Case c : std::vector<Case>{
+          {R"({"$toString": {"$serializeEJSON": {"input": {"a": [1, {"$minKey": 1}]}}}})",
+           R"("{\"a\":[{\"$numberInt\":\"1\"},{\"$minKey\":1}]}")"},
+          {R"({"$toString": {"$serializeEJSON": {"input": [1, 2.5], "relaxed": true}}})",
+           R"("[1,2.5]")"},
+          {R"({"$type": {"$deserializeEJSON": {"input": {"$toObject": "{\"$numberDecimal\": \"1\"}"}}}})",
+           R"("decimal")"},
+          {R"({"$type": {"$getField": {"field": "s", "input": {"$deserializeEJSON": {"input": {"$toObject": "{\"s\": {\"$code\": \"x\", \"$scope\": {\"a\": {\"$code\": \"y\", \"$scope\": {}}}}}"}}}}}})",
+           R"("javascriptWithScope")"},
+          {R"({"$deserializeEJSON": {"input": {"$toObject": "{\"$oid\": 1}"}}})", "error 241"},
+          {R"({"$deserializeEJSON": {"input": {"$toObject": "{\"$oid\": 1}"}, "onError": 5}})",
+           "5"},
+          {R"({"$serializeEJSON": {"input": null}})", "null"},
+          {R"({"$serializeEJSON": {"input": 1, "relaxed": 1}})", "error 14"},
+          {R"({"$serializeEJSON": {"input": {"$range": [0, 600000]}}})", "error 10334"}}) {
+    INFO(c.expression);
+    CHECK(Squeeze(Run(c.expression)) == Squeeze(c.value));
+  }
+  // What is written is read back, whatever it is.
+  const std::string all =
+      R"({"i": 1, "l": {"$numberLong": "5"}, "d": 1.5, "m": {"$numberDecimal": "2"}, "t": {"$date": "2030-01-01T00:00:00Z"}, "b": {"$binary": {"base64": "AQI=", "subType": "02"}}, "r": {"$regularExpression": {"pattern": "a", "options": "im"}}, "s": {"$timestamp": {"t": 1, "i": 2}}, "c": {"$code": "x", "$scope": {"y": 1}}, "p": {"$dbPointer": {"$ref": "a.b", "$id": {"$oid": "5ab9c3da31c2ab715d421285"}}}, "u": {"$undefined": true}, "k": [{"$maxKey": 1}, null]})";
+  for (const char* relaxed : {"true", "false"})
+    CHECK(
+        Run(R"({"$eq": ["$$ROOT", {"$deserializeEJSON": {"input": {"$serializeEJSON": {"input": "$$ROOT", "relaxed": )" +
+                std::string(relaxed) + "}}}}]}",
+            all) == "true");
+}
+
 TEST_CASE("Large values of all operations together have a limit", "[expression][limits]") {
   // A stage or operator has a limit of its own, but there may be a thousand of them: it took 7 GB.
   REQUIRE(large_memory::Used() == 0);
