@@ -67,6 +67,7 @@ std::span<const OperatorDef> ExtendedJsonOperators();
 std::span<const OperatorDef> ObjectOperators();
 std::span<const OperatorDef> PercentileOperators();  ///< $median, $percentile
 std::span<const OperatorDef> SetOperators();
+std::span<const OperatorDef> SimilarityOperators();
 std::span<const OperatorDef> StringOperators();
 std::span<const OperatorDef> StringSearchOperators();
 std::span<const OperatorDef> TrigonometryOperators();

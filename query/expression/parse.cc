@@ -573,7 +573,7 @@ std::vector<std::span<const OperatorDef>> AllOperatorTables() {
           ObjectOperators(),       SetOperators(),          StringOperators(),
           StringSearchOperators(), TrigonometryOperators(), TypeOperators(),
           VariadicOperators(),     PercentileOperators(),   ValueOperators(),
-          ExtendedJsonOperators()};
+          ExtendedJsonOperators(), SimilarityOperators()};
 }
 
 const OperatorDef* FindOperator(std::string_view name) {

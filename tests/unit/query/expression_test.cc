@@ -493,6 +493,29 @@ TEST_CASE("Values become wrappers of extended JSON and come back", "[expression]
             all) == "true");
 }
 
+TEST_CASE("Vectors are compared", "[expression][similarity]") {
+  struct Case {
+    const char* expression;
+    const char* value;
+  };
+  for (
+      Case c : std::vector<Case>{
+          {R"({"$similarityCosine": [[1, 0], [0, 1]]})", "0.0"},
+          {R"({"$similarityCosine": [[0, 0], [0, 1]]})", "0.0"},
+          {R"({"$similarityCosine": {"vectors": [[2, 0], [-1, 0]], "score": true}})", "0.0"},
+          {R"({"$similarityDotProduct": [[1, 2], {"$binary": {"base64": "AwADBA==", "subType": "09"}}]})",
+           "11.0"},
+          {R"({"$similarityEuclidean": {"vectors": [[1], [1]], "score": true}})", "1.0"},
+          {R"({"$similarityEuclidean": [[1], null]})", "null"},
+          {R"({"$similarityEuclidean": [[1], [1, 2]]})", "error 2"},
+          {R"({"$similarityEuclidean": [[1], ["x"]]})", "error 14"},
+          {R"({"$similarityEuclidean": [[1]]})", "error 16020"},
+          {R"({"$similarityEuclidean": {"vectors": [[1]]}})", "error 2"}}) {
+    INFO(c.expression);
+    CHECK(Squeeze(Run(c.expression)) == Squeeze(c.value));
+  }
+}
+
 TEST_CASE("Large values of all operations together have a limit", "[expression][limits]") {
   // A stage or operator has a limit of its own, but there may be a thousand of them: it took 7 GB.
   REQUIRE(large_memory::Used() == 0);
