@@ -327,6 +327,13 @@ Result<Value> BinaryToText(BsonValue v, const ConvertOptions& o) {
 }
 
 Value BinaryValue(uint8_t subtype, std::string_view bytes) {
+  constexpr uint8_t kOldSubtype = 2;  // repeats the length inside
+  std::string old;
+  if (subtype == kOldSubtype) {
+    old.assign(sizeof(int32_t), '\0');
+    StoreLe(old.data(), static_cast<int32_t>(bytes.size()));
+    bytes = old += bytes;
+  }
   const BsonDocument d = BuildBson([&](BsonBuilder& b) { b.AppendBinary("b", subtype, bytes); });
   return Value::Copy(d.view().First().value);
 }
