@@ -21,6 +21,11 @@ find_library(SNAPPY_LIBRARY snappy REQUIRED)
 add_library(mayfly_dep_snappy INTERFACE)
 target_link_libraries(mayfly_dep_snappy INTERFACE ${SNAPPY_LIBRARY})
 
+# xxHash: its header holds all of it.
+find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
+add_library(mayfly_dep_xxhash INTERFACE)
+target_include_directories(mayfly_dep_xxhash SYSTEM INTERFACE ${XXHASH_INCLUDE_DIR})
+
 # Time zones, by the system's zone files.
 find_library(CCTZ_LIBRARY cctz REQUIRED)
 add_library(mayfly_dep_time_zones INTERFACE)

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,9 @@ std::string ToRelaxedJson(BsonValue value);  ///< one value: for messages and lo
 /// line for some reader, or control a terminal, are escaped, so that no name can forge a line of a
 /// log. Threads: any.
 void AppendJsonString(std::string& out, std::string_view s);
+/// The text of a $date: YYYY-MM-DDTHH:MM[:SS[.digits]](Z | ±HH[[:]MM]), in milliseconds since 1970,
+/// UTC. False for any other text. Threads: any.
+bool ParseIsoDate(std::string_view s, int64_t* millis);
 /// Parses relaxed or canonical extended JSON: one document, or one array (whose bytes come as a
 /// document named "0", "1", …). Of the older version 1 only {$binary, $type} is read: `$regex`,
 /// `$options` and `$type` stay the operators they are in filters. Errors: FailedToParse 9.

@@ -292,7 +292,7 @@ class Converter {
     int64_t millis;
     if (node.children.size() != 1) return false;
     if (value.kind == Kind::kString) {
-      if (!IsoDate(value.text, &millis)) return Fail("not an ISO 8601 date: " + value.text);
+      if (!ParseIsoDate(value.text, &millis)) return Fail("not an ISO 8601 date: " + value.text);
     } else {
       const JsonNode* number = value.kind == Kind::kObject && value.children.size() == 1
                                    ? value.Find("$numberLong")
@@ -320,51 +320,6 @@ class Converter {
     out.append(reinterpret_cast<const char*>(&n), 4).append(s).push_back('\0');
   }
 
-  /// YYYY-MM-DDTHH:MM[:SS[.digits]](Z | ±HH[[:]MM])
-  static bool IsoDate(std::string_view s, int64_t* millis) {
-    size_t at = 0;
-    auto digits = [&](size_t n, int* out) {
-      *out = 0;
-      for (size_t i = 0; i < n; ++i, ++at) {
-        if (at >= s.size() || s[at] < '0' || s[at] > '9') return false;
-        *out = *out * 10 + (s[at] - '0');
-      }
-      return true;
-    };
-    auto eat = [&](char c) { return at < s.size() && s[at] == c ? (++at, true) : false; };
-    int y, mo, d, h, mi, sec = 0, offset = 0;
-    int64_t ms = 0;
-    if (!digits(4, &y) || !eat('-') || !digits(2, &mo) || !eat('-') || !digits(2, &d) ||
-        !eat('T') || !digits(2, &h) || !eat(':') || !digits(2, &mi))
-      return false;
-    if (eat(':')) {
-      if (!digits(2, &sec)) return false;
-      if (eat('.')) {
-        int64_t scale = 100;
-        size_t first = at;
-        for (; at < s.size() && s[at] >= '0' && s[at] <= '9'; ++at, scale /= 10)
-          ms += (s[at] - '0') * scale;
-        if (at == first) return false;
-      }
-    }
-    if (!eat('Z')) {
-      int sign = eat('+') ? 1 : (eat('-') ? -1 : 0), oh, om = 0;
-      if (sign == 0 || !digits(2, &oh)) return false;
-      if (at < s.size()) {
-        eat(':');
-        if (!digits(2, &om)) return false;
-      }
-      if (oh > 23 || om > 59) return false;
-      offset = sign * (oh * 60 + om);
-    }
-    using namespace std::chrono;
-    year_month_day ymd{year{y}, month{static_cast<unsigned>(mo)}, day{static_cast<unsigned>(d)}};
-    if (at != s.size() || !ymd.ok() || h > 23 || mi > 59 || sec > 59) return false;
-    int64_t day_number = sys_days{ymd}.time_since_epoch().count();
-    *millis = (((day_number * 24 + h) * 60 + mi - offset) * 60 + sec) * 1000 + ms;
-    return true;
-  }
-
   static constexpr Wrapper kWrappers[] = {
       {"$oid", &Converter::Oid},
       {"$symbol", &Converter::Symbol},
@@ -388,6 +343,50 @@ class Converter {
 };
 
 }  // namespace
+
+bool ParseIsoDate(std::string_view s, int64_t* millis) {
+  size_t at = 0;
+  auto digits = [&](size_t n, int* out) {
+    *out = 0;
+    for (size_t i = 0; i < n; ++i, ++at) {
+      if (at >= s.size() || s[at] < '0' || s[at] > '9') return false;
+      *out = *out * 10 + (s[at] - '0');
+    }
+    return true;
+  };
+  auto eat = [&](char c) { return at < s.size() && s[at] == c ? (++at, true) : false; };
+  int y, mo, d, h, mi, sec = 0, offset = 0;
+  int64_t ms = 0;
+  if (!digits(4, &y) || !eat('-') || !digits(2, &mo) || !eat('-') || !digits(2, &d) || !eat('T') ||
+      !digits(2, &h) || !eat(':') || !digits(2, &mi))
+    return false;
+  if (eat(':')) {
+    if (!digits(2, &sec)) return false;
+    if (eat('.')) {
+      int64_t scale = 100;
+      size_t first = at;
+      for (; at < s.size() && s[at] >= '0' && s[at] <= '9'; ++at, scale /= 10)
+        ms += (s[at] - '0') * scale;
+      if (at == first) return false;
+    }
+  }
+  if (!eat('Z')) {
+    int sign = eat('+') ? 1 : (eat('-') ? -1 : 0), oh, om = 0;
+    if (sign == 0 || !digits(2, &oh)) return false;
+    if (at < s.size()) {
+      eat(':');
+      if (!digits(2, &om)) return false;
+    }
+    if (oh > 23 || om > 59) return false;
+    offset = sign * (oh * 60 + om);
+  }
+  using namespace std::chrono;
+  year_month_day ymd{year{y}, month{static_cast<unsigned>(mo)}, day{static_cast<unsigned>(d)}};
+  if (at != s.size() || !ymd.ok() || h > 23 || mi > 59 || sec > 59) return false;
+  int64_t day_number = sys_days{ymd}.time_since_epoch().count();
+  *millis = (((day_number * 24 + h) * 60 + mi - offset) * 60 + sec) * 1000 + ms;
+  return true;
+}
 
 Result<BsonDocument> ParseJson(std::string_view json) {
   auto fail = [](const std::string& why) {

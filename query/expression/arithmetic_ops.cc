@@ -2,6 +2,7 @@
 
 #include "protocol/decimal128.h"
 #include "query/expression/operator.h"
+#include "query/expression/options_once.h"
 
 namespace mayfly {
 
@@ -396,6 +397,42 @@ Result<Value> BitNot(const EvalArgs& a) {
   return TypeMismatch("$bitNot only supports int and long, not: " + TypeText(v) + ".");
 }
 
+/// {$sigmoid: x} or {$sigmoid: {input: x, onNull: y}}, by the operators that it stands for: they
+/// say what becomes of each type.
+Result<ExpressionPtr> ParseSigmoid(const OperatorDef& def, BsonValue arg, VariableScope& scope) {
+  BsonValue input = arg, on_null;
+  if (arg.IsDocument() && !arg.Document().First().name.starts_with('$')) {
+    MAYFLY_TRY(CheckOptionsOnce(def.name, arg));
+    input = {};
+    for (const BsonElement& e : arg.Document()) {
+      if (e.name != "input" && e.name != "onNull")
+        return FailedToParse("Unrecognized argument to $sigmoid: " + std::string(e.name));
+      (e.name == "input" ? input : on_null) = e.value;
+    }
+    if (input.missing()) return FailedToParse("Missing 'input' parameter to $sigmoid");
+  } else if (arg.IsArray()) {
+    if (const int n = arg.Document().Count(); n != 1)
+      return LocationError(16020, "Expression $sigmoid takes exactly 1 arguments. " +
+                                      std::to_string(n) + " were passed in.");
+    input = arg.Document().First().value;
+  }
+  MAYFLY_TRY(ExpressionPtr made, ParseExpression(input, scope));
+  const auto call = [&](std::string_view name, ExpressionPtr first, ExpressionPtr second) {
+    std::vector<ExpressionPtr> children;
+    children.push_back(std::move(first));
+    if (second) children.push_back(std::move(second));
+    return MakeCall(*FindOperator(name), std::move(children), 0, scope);
+  };
+  const auto number = [](int32_t n) { return MakeConstant(Value::Int32(n)); };
+  made = call("$multiply", number(-1), std::move(made));
+  made = call("$exp", std::move(made), nullptr);
+  made = call("$add", number(1), std::move(made));
+  made = call("$divide", number(1), std::move(made));
+  if (on_null.missing()) return made;
+  MAYFLY_TRY(ExpressionPtr other, ParseExpression(on_null, scope));
+  return call("$ifNull", std::move(made), std::move(other));
+}
+
 constexpr OperatorDef kArithmeticOps[] = {
     {.name = "$abs",
      .min_args = 1,
@@ -489,6 +526,10 @@ constexpr OperatorDef kArithmeticOps[] = {
      .eval = &Round,
      .text = "Rounded half to even, to a number of places.",
      .example = R"({"$round": [10.25, 1]} => 10.2)"},
+    {.name = "$sigmoid",
+     .parse = &ParseSigmoid,
+     .text = "1 / (1 + e^-x).",
+     .example = R"({"$sigmoid": {"input": "$none", "onNull": 0.5}} => 0.5)"},
     {.name = "$sqrt",
      .min_args = 1,
      .max_args = 1,

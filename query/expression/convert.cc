@@ -43,6 +43,9 @@ Error BadText(std::string_view text, std::string_view why) {
                    "' in $convert with no onError value: " + std::string(why)};
 }
 
+/// std::from_chars takes a minus, so "+-5" would be a number behind the plus.
+bool SignedTwice(std::string_view s) { return s.starts_with("+-") || s.starts_with("++"); }
+
 /// A number or a string of digits as int64 within [low, high].
 Result<int64_t> ToWhole(BsonValue v, BsonType to, int64_t low, int64_t high) {
   int64_t n;
@@ -79,7 +82,7 @@ Result<int64_t> ToWhole(BsonValue v, BsonType to, int64_t low, int64_t high) {
       auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
       if (error == std::errc::result_out_of_range) return BadText(s, "Overflow");
       if (error != std::errc() || end != digits.data() + digits.size() || digits.empty() ||
-          digits.starts_with('+'))
+          SignedTwice(s))
         return BadText(s, s.empty() ? "No digits" : "Did not consume whole string.");
       if (n < low || n > high) return BadText(s, "Overflow");
       return n;
@@ -137,6 +140,16 @@ Result<Value> ToText(BsonValue v) {
       return Value::String(FormatIsoDate(v.Date()));
     case BsonType::kString:
       return Value::Copy(v);
+    case BsonType::kRegex:
+      return Value::String("/" + std::string(v.RegexPattern()) + "/" +
+                           std::string(v.RegexOptions()));
+    case BsonType::kTimestamp:
+      return Value::String("Timestamp(" + std::to_string(v.Timestamp() >> 32) + ", " +
+                           std::to_string(v.Timestamp() & 0xFFFFFFFF) + ")");
+    case BsonType::kMinKey:
+      return Value::String("MinKey");
+    case BsonType::kMaxKey:
+      return Value::String("MaxKey");
     default:
       return Unsupported(v, BsonType::kString);
   }
@@ -314,6 +327,13 @@ Result<Value> BinaryToText(BsonValue v, const ConvertOptions& o) {
 }
 
 Value BinaryValue(uint8_t subtype, std::string_view bytes) {
+  constexpr uint8_t kOldSubtype = 2;  // repeats the length inside
+  std::string old;
+  if (subtype == kOldSubtype) {
+    old.assign(sizeof(int32_t), '\0');
+    StoreLe(old.data(), static_cast<int32_t>(bytes.size()));
+    bytes = old += bytes;
+  }
   const BsonDocument d = BuildBson([&](BsonBuilder& b) { b.AppendBinary("b", subtype, bytes); });
   return Value::Copy(d.view().First().value);
 }
@@ -420,7 +440,7 @@ Result<Value> ToBinary(BsonValue v, const ConvertOptions& o) {
 Result<Value> ConvertInBase(BsonValue v, BsonType to, int base) {
   if (to == BsonType::kString) {
     MAYFLY_TRY(int64_t n, ToWhole(v, BsonType::kInt64, INT64_MIN, INT64_MAX));
-    if (v.Is(BsonType::kDouble) && v.Double() != static_cast<double>(n))
+    if (!v.ExactInt64(&n))
       return FormatMismatch("Conversion of a number with a fraction to a string in a base");
     char text[72];
     auto [end, error] = std::to_chars(text, text + sizeof text, n, base);
@@ -433,7 +453,7 @@ Result<Value> ConvertInBase(BsonValue v, BsonType to, int base) {
   const std::string_view digits = s.starts_with('+') ? s.substr(1) : s;
   auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), n, base);
   if (error == std::errc::result_out_of_range) return BadText(s, "Overflow");
-  if (error != std::errc() || end != digits.data() + digits.size() || digits.starts_with('+'))
+  if (error != std::errc() || end != digits.data() + digits.size() || SignedTwice(s))
     return BadText(s, s.empty() ? "No digits" : "Did not consume whole string.");
   return ConvertValue(Value::Int64(n).view(), to);
 }

@@ -20,7 +20,8 @@ std::optional<BinaryFormat> ParseBinaryFormat(std::string_view name);
 inline constexpr uint8_t kUuidSubtype = 4;
 /// The other options of $convert. Only those that the two types need are read.
 struct ConvertOptions {
-  uint8_t subtype = 0;  ///< of the binary value to make
+  uint8_t subtype = 0;         ///< of the binary value to make
+  bool subtype_given = false;  ///< `subtype` was written, and is not only the usual one
   BinaryFormat format = BinaryFormat::kNone;
   bool big_endian = false;
   int base = 0;  ///< of numbers written as text: 2, 8, 10 or 16; 0: not given

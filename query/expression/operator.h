@@ -63,13 +63,16 @@ std::span<const OperatorDef> ArrayScopeOperators();  ///< $map, $filter, $reduce
 std::span<const OperatorDef> CompareOperators();     ///< and the boolean and conditional ones
 std::span<const OperatorDef> DateMathOperators();
 std::span<const OperatorDef> DateOperators();
+std::span<const OperatorDef> ExtendedJsonOperators();
 std::span<const OperatorDef> ObjectOperators();
 std::span<const OperatorDef> PercentileOperators();  ///< $median, $percentile
 std::span<const OperatorDef> SetOperators();
+std::span<const OperatorDef> SimilarityOperators();
 std::span<const OperatorDef> StringOperators();
 std::span<const OperatorDef> StringSearchOperators();
 std::span<const OperatorDef> TrigonometryOperators();
 std::span<const OperatorDef> TypeOperators();
+std::span<const OperatorDef> ValueOperators();  ///< $createObjectId, $currentDate, $hash, $subtype
 std::span<const OperatorDef>
 VariadicOperators();  ///< accumulators as expressions: $sum, $avg, $max …
 

@@ -572,7 +572,8 @@ std::vector<std::span<const OperatorDef>> AllOperatorTables() {
           CompareOperators(),      DateMathOperators(),     DateOperators(),
           ObjectOperators(),       SetOperators(),          StringOperators(),
           StringSearchOperators(), TrigonometryOperators(), TypeOperators(),
-          VariadicOperators(),     PercentileOperators()};
+          VariadicOperators(),     PercentileOperators(),   ValueOperators(),
+          ExtendedJsonOperators(), SimilarityOperators()};
 }
 
 const OperatorDef* FindOperator(std::string_view name) {

@@ -29,6 +29,55 @@ Result<void> CheckVariable(const Value& v) {
   return CheckNesting(v.view());
 }
 
+/// The names of the variables of an operator that goes through an array.
+struct ElementNames {
+  std::string element, value, index;  ///< those that were written; empty: not written
+};
+
+/// The system variable with the position of an element. It is there as long as no name is given.
+constexpr std::string_view kPosition = "IDX";
+
+/// The name of a variable, as the argument `option` of `op` gives it.
+Result<std::string> VariableArgument(std::string_view op, std::string_view option, BsonValue v) {
+  if (!v.IsString())
+    return TypeMismatch("'" + std::string(option) + "' parameter to " + std::string(op) +
+                        " must be a string, found: " + TypeText(v));
+  MAYFLY_TRY(CheckVariableName(v.String()));
+  return std::string(v.String());
+}
+
+/// Reads an option that names a variable; false for any other option.
+Result<bool> ReadName(std::string_view op, const BsonElement& e, bool reduce, ElementNames* names) {
+  std::string* const into = e.name == "as"                  ? &names->element
+                            : e.name == "arrayIndexAs"      ? &names->index
+                            : reduce && e.name == "valueAs" ? &names->value
+                                                            : nullptr;
+  if (into == nullptr) return false;
+  MAYFLY_TRY(*into, VariableArgument(op, e.name, e.value));
+  return true;
+}
+
+/// One name cannot stand for two variables: one of them could not be read.
+Result<void> CheckNamesDiffer(std::string_view op, const ElementNames& names) {
+  const std::string element = names.element.empty() ? "this" : names.element;
+  const std::string value = names.value.empty() ? "value" : names.value;
+  if (element != names.index && (op != "$reduce" || (value != names.index && value != element)))
+    return Ok();
+  return Error{ErrorCode::kFailedToParse,
+               std::string(op) + " gives the same name to two of its variables"};
+}
+
+/// As they were written: those that were not stay away.
+void AppendNames(BsonBuilder& out, const ElementNames& names) {
+  if (!names.element.empty()) out.Append("as", names.element);
+  if (!names.value.empty()) out.Append("valueAs", names.value);
+  if (!names.index.empty()) out.Append("arrayIndexAs", names.index);
+}
+
+VariableId DefinePosition(VariableScope& scope, const ElementNames& names) {
+  return scope.Define(names.index.empty() ? kPosition : std::string_view(names.index));
+}
+
 /// $let: children are the variables' values, then `in`.
 class LetExpression final : public ParentExpression {
  public:
@@ -103,8 +152,9 @@ Result<ExpressionPtr> ParseLet(const OperatorDef&, BsonValue arg, VariableScope&
 /// $map and $filter: children are input, in or cond, limit (null when there is none).
 class EachExpression final : public ParentExpression {
  public:
-  EachExpression(bool filter, std::string as, VariableId id, std::vector<ExpressionPtr> children)
-      : filter_(filter), as_(std::move(as)), id_(id) {
+  EachExpression(bool filter, ElementNames names, VariableId id, VariableId position,
+                 std::vector<ExpressionPtr> children)
+      : filter_(filter), names_(std::move(names)), id_(id), position_(position) {
     children_ = std::move(children);
   }
   Result<Value> Evaluate(EvalContext& ctx) const override {
@@ -132,11 +182,13 @@ class EachExpression final : public ParentExpression {
     MAYFLY_TRY(kept.Add(input));
     MAYFLY_TRY(CheckVariable(input));
     GrowingArray out(ctx);
+    int32_t position = 0;
     for (const BsonElement& e : input.view().Document()) {
       if (ctx.op) {
         MAYFLY_TRY(ctx.op->CheckInterrupt());
       }
       SetVariable(ctx, id_, input.Member(e.value));
+      SetVariable(ctx, position_, Value::Int32(position++));
       MAYFLY_TRY(Value v, children_[1]->Evaluate(ctx));
       if (!filter_) {
         MAYFLY_TRY(out.AppendOrNull(v.view()));
@@ -152,15 +204,16 @@ class EachExpression final : public ParentExpression {
     BsonBuilder outer = out.OpenDocument(name);
     BsonBuilder sub = outer.OpenDocument(filter_ ? "$filter" : "$map");
     children_[0]->Serialize(sub, "input");
-    sub.Append("as", as_);
+    sub.Append("as", names_.element);
+    if (!names_.index.empty()) sub.Append("arrayIndexAs", names_.index);
     children_[1]->Serialize(sub, filter_ ? "cond" : "in");
     if (children_[2]) children_[2]->Serialize(sub, "limit");
   }
 
  private:
   bool filter_;
-  std::string as_;
-  VariableId id_;
+  ElementNames names_;
+  VariableId id_, position_;
 };
 
 Result<ExpressionPtr> ParseEach(bool filter, BsonValue arg, VariableScope& scope) {
@@ -168,12 +221,13 @@ Result<ExpressionPtr> ParseEach(bool filter, BsonValue arg, VariableScope& scope
   if (!arg.IsDocument())
     return LocationError(filter ? 28646 : 16878, op + " only supports an object as its argument");
   MAYFLY_TRY(CheckOptionsOnce(op, arg));
-  BsonValue input, as, body, limit;
+  BsonValue input, body, limit;
+  ElementNames names;
   for (const BsonElement& e : arg.Document()) {
+    MAYFLY_TRY(const bool name, ReadName(op, e, false, &names));
+    if (name) continue;
     if (e.name == "input")
       input = e.value;
-    else if (e.name == "as")
-      as = e.value;
     else if (e.name == (filter ? "cond" : "in"))
       body = e.value;
     else if (filter && e.name == "limit")
@@ -188,25 +242,21 @@ Result<ExpressionPtr> ParseEach(bool filter, BsonValue arg, VariableScope& scope
     return LocationError(
         filter ? 28650 : 16882,
         std::string("Missing '") + (filter ? "cond" : "in") + "' parameter to " + op);
-  std::string name = "this";
-  if (!as.missing()) {
-    if (!as.IsString())
-      return TypeMismatch("'as' parameter to " + op + " must be a string, found: " + TypeText(as));
-    name = as.String();
-    MAYFLY_TRY(CheckVariableName(name));
-  }
+  if (names.element.empty()) names.element = "this";
+  MAYFLY_TRY(CheckNamesDiffer(op, names));
   std::vector<ExpressionPtr> children(3);
   MAYFLY_TRY(children[0], ParseExpression(input, scope));
   if (!limit.missing()) {
     MAYFLY_TRY(children[2], ParseExpression(limit, scope));
   }
-  VariableId id = scope.Define(name);
+  const VariableId id = scope.Define(names.element), position = DefinePosition(scope, names);
   Result<ExpressionPtr> parsed = ParseExpression(body, scope);
+  scope.Undefine(position);
   scope.Undefine(id);
   if (!parsed) return parsed;
   children[1] = std::move(parsed).value();
-  return ExpressionPtr(
-      std::make_unique<EachExpression>(filter, std::move(name), id, std::move(children)));
+  return ExpressionPtr(std::make_unique<EachExpression>(filter, std::move(names), id, position,
+                                                        std::move(children)));
 }
 Result<ExpressionPtr> ParseMap(const OperatorDef&, BsonValue arg, VariableScope& scope) {
   return ParseEach(false, arg, scope);
@@ -218,8 +268,9 @@ Result<ExpressionPtr> ParseFilter(const OperatorDef&, BsonValue arg, VariableSco
 /// $reduce: children are input, initialValue, in.
 class ReduceExpression final : public ParentExpression {
  public:
-  ReduceExpression(VariableId self, VariableId value, std::vector<ExpressionPtr> children)
-      : this_(self), value_(value) {
+  ReduceExpression(ElementNames names, VariableId self, VariableId value, VariableId position,
+                   std::vector<ExpressionPtr> children)
+      : names_(std::move(names)), this_(self), value_(value), position_(position) {
     children_ = std::move(children);
   }
   Result<Value> Evaluate(EvalContext& ctx) const override {
@@ -233,11 +284,13 @@ class ReduceExpression final : public ParentExpression {
     MAYFLY_TRY(CheckVariable(input));
     MAYFLY_TRY(Value value, children_[1]->Evaluate(ctx));
     MAYFLY_TRY(CheckVariable(value));
+    int32_t position = 0;
     for (const BsonElement& e : input.view().Document()) {
       if (ctx.op) {
         MAYFLY_TRY(ctx.op->CheckInterrupt());
       }
       SetVariable(ctx, this_, input.Member(e.value));
+      SetVariable(ctx, position_, Value::Int32(position++));
       const bool document = value.view().IsDocument() || value.view().IsArray();
       const char* before = document ? value.view().data() : nullptr;
       SetVariable(ctx, value_, std::move(value));
@@ -257,11 +310,13 @@ class ReduceExpression final : public ParentExpression {
     BsonBuilder sub = outer.OpenDocument("$reduce");
     children_[0]->Serialize(sub, "input");
     children_[1]->Serialize(sub, "initialValue");
+    AppendNames(sub, names_);
     children_[2]->Serialize(sub, "in");
   }
 
  private:
-  VariableId this_, value_;
+  ElementNames names_;
+  VariableId this_, value_, position_;
 };
 
 Result<ExpressionPtr> ParseReduce(const OperatorDef&, BsonValue arg, VariableScope& scope) {
@@ -271,7 +326,10 @@ Result<ExpressionPtr> ParseReduce(const OperatorDef&, BsonValue arg, VariableSco
   MAYFLY_TRY(CheckOptionsOnce("$reduce", arg));
   static constexpr std::string_view kNames[] = {"input", "initialValue", "in"};
   BsonValue parts[3];
+  ElementNames names;
   for (const BsonElement& e : arg.Document()) {
+    MAYFLY_TRY(const bool name, ReadName("$reduce", e, true, &names));
+    if (name) continue;
     int i = 0;
     while (i < 3 && kNames[i] != e.name) ++i;
     if (i == 3)
@@ -282,16 +340,21 @@ Result<ExpressionPtr> ParseReduce(const OperatorDef&, BsonValue arg, VariableSco
     if (parts[i].missing())
       return LocationError(40077 + i,
                            "$reduce requires '" + std::string(kNames[i]) + "' to be specified");
+  MAYFLY_TRY(CheckNamesDiffer("$reduce", names));
   std::vector<ExpressionPtr> children(3);
   MAYFLY_TRY(children[0], ParseExpression(parts[0], scope));
   MAYFLY_TRY(children[1], ParseExpression(parts[1], scope));
-  VariableId self = scope.Define("this"), value = scope.Define("value");
+  const VariableId self = scope.Define(names.element.empty() ? "this" : names.element.c_str());
+  const VariableId value = scope.Define(names.value.empty() ? "value" : names.value.c_str());
+  const VariableId position = DefinePosition(scope, names);
   Result<ExpressionPtr> body = ParseExpression(parts[2], scope);
-  scope.Undefine(self);
+  scope.Undefine(position);
   scope.Undefine(value);
+  scope.Undefine(self);
   if (!body) return body;
   children[2] = std::move(body).value();
-  return ExpressionPtr(std::make_unique<ReduceExpression>(self, value, std::move(children)));
+  return ExpressionPtr(std::make_unique<ReduceExpression>(std::move(names), self, value, position,
+                                                          std::move(children)));
 }
 
 constexpr OperatorDef kScopeOps[] = {

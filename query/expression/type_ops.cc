@@ -4,7 +4,9 @@
 #include <cstring>
 #include <optional>
 
+#include "query/expression/binary_vector.h"
 #include "query/expression/convert.h"
+#include "query/expression/json_text.h"
 #include "query/expression/operator.h"
 
 namespace mayfly {
@@ -32,6 +34,7 @@ Result<void> ReadConvertOptions(EvalContext& ctx, Children c, BsonValue subtype,
                            "a BinData type: " +
                                std::to_string(n));
     o->subtype = static_cast<uint8_t>(n);
+    o->subtype_given = true;
   }
   if (c[kFormat]) {
     MAYFLY_TRY(Value format, c[kFormat]->Evaluate(ctx));
@@ -93,6 +96,18 @@ Result<std::optional<BsonType>> ReadTargetType(BsonValue to, BsonValue* subtype)
   return type;
 }
 
+/// Any conversion: those whose results may become large, and the others.
+Result<Value> ConvertAny(EvalContext& ctx, BsonValue v, BsonType to, const ConvertOptions& o) {
+  if (to == BsonType::kString && (v.IsDocument() || v.IsArray())) return JsonText(ctx, v);
+  if ((to == BsonType::kDocument || to == BsonType::kArray) && v.IsString())
+    return ParseJsonText(ctx, v.String(), to);
+  if (to == BsonType::kArray && v.Is(BsonType::kBinary)) return VectorToArray(ctx, v);
+  if (to == BsonType::kBinary && v.IsArray() &&
+      (!o.subtype_given || o.subtype == BinaryVector::kSubtype))
+    return ArrayToVector(ctx, v);
+  return ConvertWith(v, to, o);
+}
+
 Result<Value> Convert(EvalContext& ctx, Children c) {
   MAYFLY_TRY(Value input, c[kInput]->Evaluate(ctx));
   MAYFLY_TRY(Value to, c[kTo]->Evaluate(ctx));
@@ -103,10 +118,11 @@ Result<Value> Convert(EvalContext& ctx, Children c) {
   if (input.view().IsNullish())
     return c[kOnNull] ? c[kOnNull]->Evaluate(ctx) : Result<Value>(Value::Null());
   if (!type) return Value::Null();
-  Result<Value> r = ConvertWith(input.view(), *type, options);
+  Result<Value> r = ConvertAny(ctx, input.view(), *type, options);
   if (!r && c[kOnError] && r.error().code == ErrorCode::kConversionFailure)
     return c[kOnError]->Evaluate(ctx);
-  return r;
+  if (!r) return r;
+  return Made(ctx, std::move(r).value());
 }
 
 /// {$toUUID: x} is {$convert: {input: x, to: {type: "binData", subtype: 4}, format: "uuid"}}.
@@ -119,7 +135,7 @@ Result<Value> ToUuid(const EvalArgs& a) {
 template <BsonType to>
 Result<Value> To(const EvalArgs& a) {
   if (a.nullish(0)) return Value::Null();
-  return ConvertWith(a.view(0), to, {.format = BinaryFormat::kAuto});
+  return ConvertAny(a.ctx, a.view(0), to, {.format = BinaryFormat::kAuto});
 }
 
 Result<Value> Type(const EvalArgs& a) { return Value::String(BsonTypeName(a.view(0).type())); }
@@ -211,6 +227,12 @@ constexpr OperatorDef kTypeOps[] = {
      .eval = &IsNumber,
      .text = "Whether the value is a number.",
      .example = R"({"$isNumber": 1.5} => true)"},
+    {.name = "$toArray",
+     .min_args = 1,
+     .max_args = 1,
+     .eval = &To<BsonType::kArray>,
+     .text = "The array that a JSON text describes, or the elements of a vector.",
+     .example = R"({"$toArray": "[1, {\"a\": 2.5}]"} => [1, {"a": 2.5}])"},
     {.name = "$toBool",
      .min_args = 1,
      .max_args = 1,
@@ -254,6 +276,12 @@ constexpr OperatorDef kTypeOps[] = {
      .eval = &To<BsonType::kInt64>,
      .text = "As a 64-bit integer.",
      .example = R"({"$toLong": "12"} => {"$numberLong": "12"})"},
+    {.name = "$toObject",
+     .min_args = 1,
+     .max_args = 1,
+     .eval = &To<BsonType::kDocument>,
+     .text = "The document that a JSON text describes.",
+     .example = R"({"$toObject": "{\"a\": [1, null]}"} => {"a": [1, null]})"},
     {.name = "$toObjectId",
      .min_args = 1,
      .max_args = 1,

@@ -33,7 +33,7 @@ alone() {
 # Debian 12 packages by purpose.
 BUILD_PACKAGES=(g++ cmake ninja-build ccache mold pkg-config git ca-certificates
   libboost1.81-dev librocksdb-dev libspdlog-dev libfmt-dev libmongoc-dev libintelrdfpmath-dev libpcre2-dev libicu-dev
-  libcctz-dev tzdata libsnappy-dev zlib1g-dev libzstd-dev libssl-dev libyaml-cpp-dev libcli11-dev
+  libcctz-dev tzdata libxxhash-dev libsnappy-dev zlib1g-dev libzstd-dev libssl-dev libyaml-cpp-dev libcli11-dev
   prometheus-cpp-dev libjemalloc-dev catch2 librapidcheck-dev)
 TEST_PACKAGES=(python3 python3-venv gcc clang-16 clang-format-16 libclang-rt-16-dev llvm-16
   universal-ctags util-linux procps)

@@ -61,8 +61,8 @@ ANSWERED = {
     "split": ({"$size": {"$split": [text(23), HALF]}}, 1),
     "replaceAll": ({"$strLenBytes": {"$replaceAll": {"input": text(23), "find": HALF, "replacement": "x"}}}, 1 << 23),
     "replaceOne": ({"$strLenBytes": {"$replaceOne": {"input": text(23), "find": HALF, "replacement": "x"}}}, 1 << 23),
-    "trim": ({"$strLenBytes": {"$trim": {"input": text(22, "b"), "chars": {"$concat": [text(22), "b"]}}}}, 0),
-    "rtrim": ({"$strLenBytes": {"$rtrim": {"input": text(22, "b"), "chars": {"$concat": [text(22), "b"]}}}}, 0),
+    "trim": ({"$strLenBytes": {"$trim": {"input": text(22, "b"), "chars": {"$concat": [text(11), "b"]}}}}, 0),
+    "rtrim": ({"$strLenBytes": {"$rtrim": {"input": text(22, "b"), "chars": {"$concat": [text(11), "b"]}}}}, 0),
 }
 # What must be refused, or take no more than its time: {name: command}.
 REFUSED = {
@@ -122,6 +122,31 @@ REFUSED = {
                         }
                     }
                 ]
+            }
+        }
+    ),
+    "JSON text of many": project({"$strLenBytes": {"$toString": numbers(4_000_000)}}),
+    "an array from JSON text": project({"$size": {"$toArray": {"$concat": ["[0", text(22, ",0"), "]"]}}}),
+    "names from JSON text": project({"$bsonSize": {"$toObject": {"$concat": ['{"a":0', text(20, ',"a":0'), "}"]}}}),
+    "a deep JSON text": project({"$size": {"$toArray": text(23, "[")}}),
+    "$serializeEJSON": project({"$size": {"$serializeEJSON": {"input": numbers(4_000_000)}}}),
+    "a vector of many": project(
+        {
+            "$size": {
+                "$toArray": {
+                    "$convert": {
+                        "input": {"$map": {"input": numbers(4_000_000), "in": {"$mod": ["$$IDX", 100]}}},
+                        "to": "binData",
+                    }
+                }
+            }
+        }
+    ),
+    "hashing one text often": project(
+        {
+            "$let": {
+                "vars": {"a": text(23)},
+                "in": {"$and": [{"$hexHash": {"input": "$$a", "algorithm": "md5"}}] * 3000},
             }
         }
     ),

@@ -198,6 +198,13 @@ def expressions(t):
         yield {"$let": {"vars": {"x": field}, "in": "$$x"}}
         yield {"$map": {"input": [1], "as": t, "in": 1}}
         yield {"$filter": {"input": [1], "as": t, "cond": 1}}
+        yield {"$map": {"input": [1], "arrayIndexAs": t, "in": 1}}
+        yield {"$reduce": {"input": [1], "initialValue": 1, "as": t, "valueAs": "v", "in": 1}}
+        yield {"$toString": {"$arrayToObject": [[[field, 1]]]}}
+        yield {"$toObject": {"$concat": ['{"', field, '": 1}']}}
+        yield {"$toArray": {"$concat": ['["', field, '"]']}}
+        yield {"$deserializeEJSON": {"input": {"$serializeEJSON": {"input": {"$arrayToObject": [[[field, field]]]}}}}}
+        yield {"$hexHash": {"input": field, "algorithm": field}}
         yield {"$meta": t}
     yield "$" + t
     yield "$$" + t

@@ -147,6 +147,7 @@ TEST_CASE("An argument that is there twice is refused: the last was taken", "[ex
         R"({"$filter": {"input": [1], "input": [2], "cond": true}})",
         R"({"$filter": {"input": [1], "cond": true, "limit": 1, "limit": 2}})",
         R"({"$reduce": {"input": [1], "initialValue": 1, "initialValue": 2, "in": "$$value"}})",
+        R"({"$map": {"input": [1], "arrayIndexAs": "i", "arrayIndexAs": "j", "in": 1}})",
         R"({"$cond": {"if": true, "then": 1, "then": 2, "else": 3}})",
         R"({"$switch": {"branches": [{"case": true, "then": 1, "then": 2}]}})",
         // Branches of both lists counted.
@@ -229,6 +230,15 @@ TEST_CASE("Variables are visible where they should be and nowhere else", "[expre
           {R"({"$filter": {"input": 3, "cond": true}})", "error 28651"},
           {R"({"$reduce": {"input": [1, 2, 3], "initialValue": 0, "in": {"$add": ["$$value", "$$this"]}}})",
            "6"},
+          {R"({"$map": {"input": [7, 8], "in": ["$$this", "$$IDX"]}})", "[[7, 0], [8, 1]]"},
+          {R"({"$map": {"input": [[1], [2]], "arrayIndexAs": "i", "in": {"$map": {"input": "$$this", "in": ["$$i", "$$IDX"]}}}})",
+           "[[[0, 0]], [[1, 0]]]"},
+          {R"({"$filter": {"input": [7, 8], "arrayIndexAs": "i", "cond": "$$i"}})", "[8]"},
+          {R"({"$reduce": {"input": [5, 6], "initialValue": 1, "as": "x", "valueAs": "v", "arrayIndexAs": "i", "in": {"$add": ["$$v", "$$x", "$$i"]}}})",
+           "13"},
+          {R"({"$map": {"input": [7], "arrayIndexAs": "i", "in": "$$IDX"}})", "error 17276"},
+          {R"({"$map": {"input": [7], "as": "i", "arrayIndexAs": "i", "in": 1}})", "error 9"},
+          {R"({"$map": {"input": [7], "arrayIndexAs": 1, "in": 1}})", "error 14"},
           {R"({"$cond": [true, 1]})", "error 16020"},
           {R"({"$switch": {"branches": [{"case": false, "then": 1}]}})", "error 40066"}}) {
     INFO(c.expression);
@@ -354,6 +364,153 @@ TEST_CASE("Errors and null of the operators", "[expression]") {
           {R"({"$firstN": {"n": 0, "input": [1]}})", "error 5787908"},
           {R"({"$cond": {"if": true, "then": 1}})", "error 17082"},
           {R"({"$ifNull": [1]})", "error 1257300"}}) {
+    INFO(c.expression);
+    CHECK(Squeeze(Run(c.expression)) == Squeeze(c.value));
+  }
+}
+
+TEST_CASE("Documents and arrays become JSON text and come back", "[expression][json_text]") {
+  struct Case {
+    const char* expression;
+    const char* value;
+  };
+  for (Case c : std::vector<Case>{
+           {R"({"$toString": {"a": [1, null, "x\"y"], "b": {}}})",
+            R"("{\"a\":[1,null,\"x\\\"y\"],\"b\":{}}")"},
+           {R"({"$toString": {"$literal": [{"$timestamp": {"t": 1, "i": 2}}, {"$minKey": 1}]}})",
+            R"("[\"Timestamp(1, 2)\",\"MinKey\"]")"},
+           {R"({"$toString": {"$regularExpression": {"pattern": "^a", "options": "i"}}})",
+            R"("/^a/i")"},
+           {R"({"$toArray": "[1, [2.0, {\"a\": \"\\u00e9\"}]]"})", R"([1, [2.0, {"a": "é"}]])"},
+           {R"({"$toObject": "{\"a\": 1, \"b\": 2, \"a\": {\"x\": 1, \"x\": 3}}"})",
+            R"({"a": {"x": 3}, "b": 2})"},
+           {R"({"$type": {"$arrayElemAt": [{"$toArray": "[2147483648]"}, 0]}})", R"("long")"},
+           {R"({"$type": {"$arrayElemAt": [{"$toArray": "[1e0]"}, 0]}})", R"("double")"},
+           {R"({"$toObject": "[]"})", "error 241"},
+           {R"({"$toArray": "[1,]"})", "error 241"},
+           {R"({"$toArray": "[1] //"})", "error 241"},
+           {R"({"$toObject": "{\"a\\u0000\": 1}"})", "error 241"},
+           {R"({"$convert": {"input": "[", "to": "array", "onError": 1}})", "1"},
+           {R"({"$convert": {"input": "+-1", "to": "int", "base": 10, "onError": 1}})", "1"},
+           {R"({"$convert": {"input": {"$numberDecimal": "2.5"}, "to": "string", "base": 2}})",
+            "error 241"}}) {
+    INFO(c.expression);
+    CHECK(Squeeze(Run(c.expression)) == Squeeze(c.value));
+  }
+  // Hostile text: deep, and long where BSON is longer. Neither takes a stack or a heap away.
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  CHECK(Run("{\"$toArray\": \"" + deep + "\"}") == "error 241");
+  CHECK(Run(R"({"$toString": {"$range": [0, 3000000]}})") == "error 10334");
+  CHECK(Run(R"({"$strLenBytes": {"$toString": {"$range": [0, 2000]}}})") == "8891");
+}
+
+TEST_CASE("Vectors become arrays, and arrays vectors", "[expression][binary_vector]") {
+  struct Case {
+    const char* expression;
+    const char* value;
+  };
+  for (Case c : std::vector<Case>{
+           {R"({"$convert": {"input": [1, -1], "to": "binData"}})",
+            R"({"$binary": {"base64": "AwAB/w==", "subType": "09"}})"},
+           {R"({"$convert": {"input": [1.5], "to": {"type": "binData", "subtype": 9}}})",
+            R"({"$binary": {"base64": "JwAAAMA/", "subType": "09"}})"},
+           {R"({"$toArray": {"$binary": {"base64": "EAeA", "subType": "09"}}})", "[true]"},
+           {R"({"$toArray": {"$convert": {"input": [-128, 127], "to": "binData"}}})",
+            "[-128, 127]"},
+           {R"({"$toArray": {"$convert": {"input": [-0.5, 2.0], "to": "binData"}}})",
+            "[-0.5, 2.0]"},
+           {R"({"$toArray": {"$binary": {"base64": "AwE=", "subType": "09"}}})", "error 241"},
+           {R"({"$toArray": {"$binary": {"base64": "", "subType": "09"}}})", "error 241"},
+           {R"({"$toArray": {"$binary": {"base64": "AwAB", "subType": "00"}}})", "error 241"},
+           {R"({"$convert": {"input": [1, 2.5], "to": "binData"}})", "error 241"},
+           {R"({"$convert": {"input": [128], "to": "binData"}})", "error 241"},
+           {R"({"$convert": {"input": [1], "to": {"type": "binData", "subtype": 0}}})",
+            "error 241"}}) {
+    INFO(c.expression);
+    CHECK(Squeeze(Run(c.expression)) == Squeeze(c.value));
+  }
+}
+
+TEST_CASE("Hashes, subtypes, and values that are new each time", "[expression][value_ops]") {
+  struct Case {
+    const char* expression;
+    const char* value;
+  };
+  for (Case c : std::vector<Case>{
+           {R"({"$hexHash": {"input": "a", "algorithm": "xxh64"}})", R"("D24EC4F1A98C6E5B")"},
+           {R"({"$hexHash": {"input": "report.pdf", "algorithm": "sha256"}})",
+            R"("6466E450A16B77B865C5829D6B6C56D9F892956475642DBEB9CCC4340FE01B15")"},
+           {R"({"$hash": {"input": null, "algorithm": "md5"}})", "null"},
+           {R"({"$hash": {"input": "a", "algorithm": "crc"}})", "error 2"},
+           {R"({"$hash": {"input": 1, "algorithm": "md5"}})", "error 14"},
+           {R"({"$hash": {"input": "a"}})", "error 9"},
+           {R"({"$subtype": "a"})", "error 14"},
+           {R"({"$toString": {"$currentDate": {}}})", R"("2023-11-14T22:13:20.000Z")"},
+           {R"({"$currentDate": 1})", "error 9"},
+           {R"({"$eq": [{"$createObjectId": {}}, {"$createObjectId": {}}]})", "false"},
+           {R"({"$createObjectId": []})", "error 9"},
+           {R"({"$sigmoid": {"$subtract": [1, 1]}})", "0.5"},
+           {R"({"$sigmoid": "$none"})", "null"},
+           {R"({"$sigmoid": {"input": null, "onNull": 7}})", "7"},
+           {R"({"$sigmoid": {"input": 1, "input": 2}})", "error 40413"},
+           {R"({"$sigmoid": "x"})", "error 14"}}) {
+    INFO(c.expression);
+    CHECK(Squeeze(Run(c.expression)) == Squeeze(c.value));
+  }
+}
+
+TEST_CASE("Values become wrappers of extended JSON and come back", "[expression][extended_json]") {
+  struct Case {
+    const char* expression;
+    const char* value;
+  };
+  for (
+      Case c : std::vector<Case>{
+          {R"({"$toString": {"$serializeEJSON": {"input": {"a": [1, {"$minKey": 1}]}}}})",
+           R"("{\"a\":[{\"$numberInt\":\"1\"},{\"$minKey\":1}]}")"},
+          {R"({"$toString": {"$serializeEJSON": {"input": [1, 2.5], "relaxed": true}}})",
+           R"("[1,2.5]")"},
+          {R"({"$type": {"$deserializeEJSON": {"input": {"$toObject": "{\"$numberDecimal\": \"1\"}"}}}})",
+           R"("decimal")"},
+          {R"({"$type": {"$getField": {"field": "s", "input": {"$deserializeEJSON": {"input": {"$toObject": "{\"s\": {\"$code\": \"x\", \"$scope\": {\"a\": {\"$code\": \"y\", \"$scope\": {}}}}}"}}}}}})",
+           R"("javascriptWithScope")"},
+          {R"({"$deserializeEJSON": {"input": {"$toObject": "{\"$oid\": 1}"}}})", "error 241"},
+          {R"({"$deserializeEJSON": {"input": {"$toObject": "{\"$oid\": 1}"}, "onError": 5}})",
+           "5"},
+          {R"({"$serializeEJSON": {"input": null}})", "null"},
+          {R"({"$serializeEJSON": {"input": 1, "relaxed": 1}})", "error 14"},
+          {R"({"$serializeEJSON": {"input": {"$range": [0, 600000]}}})", "error 10334"}}) {
+    INFO(c.expression);
+    CHECK(Squeeze(Run(c.expression)) == Squeeze(c.value));
+  }
+  // What is written is read back, whatever it is.
+  const std::string all =
+      R"({"i": 1, "l": {"$numberLong": "5"}, "d": 1.5, "m": {"$numberDecimal": "2"}, "t": {"$date": "2030-01-01T00:00:00Z"}, "b": {"$binary": {"base64": "AQI=", "subType": "02"}}, "r": {"$regularExpression": {"pattern": "a", "options": "im"}}, "s": {"$timestamp": {"t": 1, "i": 2}}, "c": {"$code": "x", "$scope": {"y": 1}}, "p": {"$dbPointer": {"$ref": "a.b", "$id": {"$oid": "5ab9c3da31c2ab715d421285"}}}, "u": {"$undefined": true}, "k": [{"$maxKey": 1}, null]})";
+  for (const char* relaxed : {"true", "false"})
+    CHECK(
+        Run(R"({"$eq": ["$$ROOT", {"$deserializeEJSON": {"input": {"$serializeEJSON": {"input": "$$ROOT", "relaxed": )" +
+                std::string(relaxed) + "}}}}]}",
+            all) == "true");
+}
+
+TEST_CASE("Vectors are compared", "[expression][similarity]") {
+  struct Case {
+    const char* expression;
+    const char* value;
+  };
+  for (
+      Case c : std::vector<Case>{
+          {R"({"$similarityCosine": [[1, 0], [0, 1]]})", "0.0"},
+          {R"({"$similarityCosine": [[0, 0], [0, 1]]})", "0.0"},
+          {R"({"$similarityCosine": {"vectors": [[2, 0], [-1, 0]], "score": true}})", "0.0"},
+          {R"({"$similarityDotProduct": [[1, 2], {"$binary": {"base64": "AwADBA==", "subType": "09"}}]})",
+           "11.0"},
+          {R"({"$similarityEuclidean": {"vectors": [[1], [1]], "score": true}})", "1.0"},
+          {R"({"$similarityEuclidean": [[1], null]})", "null"},
+          {R"({"$similarityEuclidean": [[1], [1, 2]]})", "error 2"},
+          {R"({"$similarityEuclidean": [[1], ["x"]]})", "error 14"},
+          {R"({"$similarityEuclidean": [[1]]})", "error 16020"},
+          {R"({"$similarityEuclidean": {"vectors": [[1]]}})", "error 2"}}) {
     INFO(c.expression);
     CHECK(Squeeze(Run(c.expression)) == Squeeze(c.value));
   }
