@@ -416,6 +416,10 @@ void Metrics(ServerContext& s, Operation& op, BsonBuilder& r) {
   }
   BsonBuilder t = d.OpenDocument("ttl");
   t.Append("deletedDocuments", m.ttl.deleted_documents.Get());
+  t.Append("deletedKeys", m.ttl.deleted_keys.Get());
+  t.Append("durationMicros", m.ttl.duration_micros.Get());
+  t.Append("examinedDocuments", m.ttl.examined_documents.Get());
+  t.Append("examinedKeys", m.ttl.examined_keys.Get());
   t.Append("invalidTTLIndexSkips", m.ttl.invalid_index_skips.Get());
   t.Append("passes", m.ttl.passes.Get()).Append("subPasses", m.ttl.sub_passes.Get());
   AppendTtlMetrics(s, op, t);

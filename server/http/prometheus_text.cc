@@ -284,6 +284,14 @@ void AuditEntries(ServerContext& s, Families& f) {
 void Ttl(ServerContext& s, BsonView ttl, BsonView rules, Families& f) {
   f.Counter("mayfly_ttl_deleted_documents_total", "Documents removed because they were due.",
             Number(ttl, "deletedDocuments"));
+  f.Counter("mayfly_ttl_deleted_keys_total", "Index entries removed by the TTL monitor.",
+            Number(ttl, "deletedKeys"));
+  f.Counter("mayfly_ttl_examined_documents_total", "Documents the TTL monitor looked at.",
+            Number(ttl, "examinedDocuments"));
+  f.Counter("mayfly_ttl_examined_keys_total", "Index entries the TTL monitor looked at.",
+            Number(ttl, "examinedKeys"));
+  f.Counter("mayfly_ttl_duration_seconds_total", "Time the TTL monitor spent on rules.",
+            Number(ttl, "durationMicros") / 1e6);
   f.Counter("mayfly_ttl_passes_total", "Passes of the TTL monitor.", Number(ttl, "passes"));
   f.Counter("mayfly_ttl_sub_passes_total", "Sub-passes of the TTL monitor.",
             Number(ttl, "subPasses"));
