@@ -145,6 +145,10 @@ void NetworkFamilies(ServerContext& s, Families& f) {
             D(m.connections.total_created));
   f.Counter("mayfly_connections_rejected_total", "Connections refused because of maxConns.",
             D(m.connections.rejected));
+  const EstablishmentLimiter::Figures& e = s.establishment().figures();
+  f.Gauge("mayfly_connections_waiting", "New connections that wait for their turn.", D(e.waiting));
+  f.Counter("mayfly_connections_rate_rejected_total",
+            "Connections refused because too many came in a short time.", D(e.refused));
   f.Open("mayfly_network_bytes_total", "Bytes of messages, before compression.",
          MetricType::Counter);
   f.Add(D(m.network.bytes_in), {{"direction", "in"}});
