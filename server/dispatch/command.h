@@ -72,6 +72,7 @@ struct GenericArguments {
   bool api_strict = false, api_deprecation_errors = false;
   bool help = false;  ///< only describe the command, do not run it
   bool autocommit_given = false, autocommit = false, start_transaction = false;
+  bool raw_data = false;  ///< of a time series: its buckets (server/execution/raw_data.h)
 };
 
 /// The documents that a field of a command brings: those of its document sequence, which stay where
@@ -114,6 +115,8 @@ struct CommandRequest {
   bool exhaust_allowed =
       false;  ///< OP_MSG exhaustAllowed: the client takes several replies to this request
   bool of_entry = false;  ///< made of an entry of an oplog (applyOps)
+  /// With `rawData` on a time series: what the value of the first field points into; else null.
+  std::shared_ptr<const BsonDocument> buckets_name;
   /// The requests within this one: what InnerRequests::Of has made; null: nobody has asked.
   mutable std::shared_ptr<InnerRequests> inner;
 

@@ -19,6 +19,7 @@
 #include "server/dispatch/replication_gate.h"
 #include "server/dispatch/server_context.h"
 #include "server/dispatch/short_reads.h"
+#include "server/execution/raw_data.h"
 #include "server/execution/transactions.h"
 #include "storage/catalog/namespace.h"
 
@@ -204,6 +205,9 @@ Result<void> Dispatcher::CheckRest(Connection& c, RequestState& s) {
   const CommandRequest& req = s.request;
   const GenericArguments& g = req.generic;
   const uint32_t flags = s.row->flags;
+  if (g.raw_data) [[unlikely]] {
+    MAYFLY_TRY(ApplyRawData(server_, s.request));
+  }
   if (!g.lsid.missing() || g.txn_number || g.autocommit_given || g.start_transaction) {
     MAYFLY_TRY(UseSession(c, s));
   }
