@@ -166,8 +166,7 @@ struct OperationReport {
   /// The progress of a long task: a literal and two numbers of one unit; empty: not reported.
   std::string_view progress;
   int64_t progress_done = 0, progress_total = 0;
-  bool has_sort_stage = false, used_disk = false, from_multi_planner = false, upsert = false,
-       cursor_exhausted = false;
+  bool upsert = false, cursor_exhausted = false;
   BsonDocument originating_command;  ///< of a getMore; empty if none
   /// Ready for the next operation, keeping what is allocated.
   void Reset() {
@@ -179,7 +178,7 @@ struct OperationReport {
     query_framework = {};
     progress = {};
     progress_done = progress_total = 0;
-    has_sort_stage = used_disk = from_multi_planner = upsert = cursor_exhausted = false;
+    upsert = cursor_exhausted = false;
     if (!originating_command.view().empty()) originating_command = BsonDocument();
   }
 };

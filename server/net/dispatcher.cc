@@ -605,6 +605,12 @@ void Dispatcher::Account(Connection& c, RequestState& s, const std::string& out,
     if (s.report.plan_summary.starts_with("COLLSCAN"))
       metrics.query_executor.collection_scans.Add();
   }
+  if (op.has_sort_stage) metrics.operation.scan_and_order.Add();
+  if (op.sorted_keys != 0) {
+    metrics.query_sort.sort_keys.Add(op.sorted_keys);
+    metrics.query_sort.sort_total_bytes.Add(op.sorted_bytes);
+    metrics.query_sort.sort_spills.Add(op.sort_spills);
+  }
   if (op.write_conflicts != 0) metrics.operation.write_conflicts.Add(op.write_conflicts);
   if (s.row != nullptr) {
     // A failed command may have written before.
