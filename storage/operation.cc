@@ -52,6 +52,8 @@ void Operation::EndSlice(bool finished) {
     keys_examined = docs_examined = n_returned = 0;
     n_inserted = n_deleted = n_matched = n_modified = 0;
     keys_inserted = keys_deleted = write_conflicts = yields = 0;
+    sorted_keys = sorted_bytes = sort_spills = 0;
+    has_sort_stage = used_disk = from_multi_planner = false;
   }
   uses_.clear();
 }

@@ -116,6 +116,10 @@ class Operation {
   int64_t keys_inserted = 0, keys_deleted = 0;
   int64_t write_conflicts = 0;
   int64_t yields = 0;
+  /// Of sorts that no index did: the documents, their bytes, and how often one went to disk.
+  int64_t sorted_keys = 0, sorted_bytes = 0, sort_spills = 0;
+  /// It has results of such a sort; something of it is on disk; its plan won a race.
+  bool has_sort_stage = false, used_disk = false, from_multi_planner = false;
 
  private:
   static constexpr int32_t kChecks = 64, kChecksInSlice = 8;  ///< between looks at the clock

@@ -92,6 +92,9 @@ class LagHistogram {
 struct TtlMetrics {
   Counter deleted_documents, invalid_index_skips, passes, sub_passes;
   Counter bytes_deleted;  ///< BSON bytes of deleted_documents
+  /// The monitor's visits: index entries and documents that they looked at, index entries that they
+  /// removed, and how long they took. What others remove is only in deleted_documents.
+  Counter examined_keys, examined_documents, deleted_keys, duration_micros;
   Counter archived_documents;
   Counter clock_holds;  ///< times that the clock guard stepped in
   LagHistogram lag;

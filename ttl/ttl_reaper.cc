@@ -148,6 +148,10 @@ Visit TtlReaper::Run(TtlSlot& slot, Instant at, VisitLimits limits) {
   slot.keys_examined += op->keys_examined;
   slot.docs_examined += op->docs_examined;
   slot.keys_deleted += op->keys_deleted;
+  metrics_.examined_keys.Add(op->keys_examined);
+  metrics_.examined_documents.Add(op->docs_examined);
+  metrics_.deleted_keys.Add(op->keys_deleted);
+  metrics_.duration_micros.Add(took);
   if (v.deleted > 0 && env_.profile) env_.profile(*rule.coll, command, *op, took);
   // For the log, one visit is all the work on a rule until nothing is left to do, or until
   // MongoDB's limits are reached.

@@ -91,6 +91,7 @@ Result<StreamState> BoundedSortStage::NextSorted(StreamDocument* out) {
 }
 
 Result<StreamState> BoundedSortStage::GetNext(StreamDocument* out) {
+  if (context_->op != nullptr) context_->op->has_sort_stage = true;
   if (!begun_) {
     begun_ = true;
     if (!*kept_) sorter_ = std::make_unique<Sorter>(pattern_, options().Sorting(limit_));
@@ -113,6 +114,10 @@ Result<StreamState> BoundedSortStage::GetNext(StreamDocument* out) {
     MAYFLY_TRY(const StreamState state, Pull(out));
     if (state == StreamState::kPaused) return state;
     end_ = state == StreamState::kEof;
+    if (end_ && sorter_ && context_->op != nullptr) {
+      MAYFLY_TRY(sorter_->Finish());
+      sorter_->CountFor(*context_->op);
+    }
     if (end_) continue;
     floor_ = unpack_.floor();
     MAYFLY_TRY(Add(out->doc));

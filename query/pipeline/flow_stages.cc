@@ -217,7 +217,13 @@ Result<StreamState> PipelineSort::GetNext(StreamDocument* out) {
     sorting.want_sort_key = want_sort_key_;
     sorter_ = std::make_unique<Sorter>(pattern_, std::move(sorting));
   }
-  return NextSorted([&] { return Pull(out); }, *sorter_, &sorted_, out);
+  const bool before = sorted_;
+  Result<StreamState> r = NextSorted([&] { return Pull(out); }, *sorter_, &sorted_, out);
+  if (context_->op != nullptr) {
+    context_->op->has_sort_stage = true;
+    if (sorted_ && !before) sorter_->CountFor(*context_->op);
+  }
+  return r;
 }
 
 Result<void> ParseSortStage(StageParser& p, BsonValue spec) {

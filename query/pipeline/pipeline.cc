@@ -454,7 +454,14 @@ void Pipeline::SetOperation(Operation* op) { Attach(op, context_->env); }
 
 Result<StreamState> Pipeline::Next(StreamDocument* out) {
   if (!linked_) Link();
-  if (!stages_.empty()) return stages_.back()->Next(out);
+  if (!stages_.empty()) {
+    Result<StreamState> r = stages_.back()->Next(out);
+    // Also where an earlier batch wrote it: it is still read from there.
+    if (context_->op != nullptr &&
+        context_->options.temp_dir.use->files.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      context_->op->used_disk = true;
+    return r;
+  }
   if (!source_) return StreamState::kEof;
   return source_->Next(out);
 }

@@ -157,6 +157,7 @@ Result<StageState> SortStage::DoWork(Row* row) {
     MAYFLY_TRY(StageState state, children_[0]->Work(row));
     if (state == StageState::kEof) {
       MAYFLY_TRY(sorter_.Finish());
+      sorter_.CountFor(*ctx_.op);
       loaded_ = true;
     } else if (state == StageState::kAdvanced) {
       metadata_.expire_at = row->expire_at;
@@ -170,6 +171,7 @@ Result<StageState> SortStage::DoWork(Row* row) {
     if (ctx_.step) return StageState::kNeedTime;
     CountLoop();
   }
+  if (sorter_.spills() > 0) ctx_.op->used_disk = true;
   StreamDocument next;
   MAYFLY_TRY(bool more, sorter_.Next(&next));
   if (!more) return StageState::kEof;

@@ -414,6 +414,7 @@ size_t FindExecutor::PreferSmaller(const std::vector<CandidatePlan>& plans,
 }
 
 Result<void> FindExecutor::Race(std::vector<CandidatePlan> plans) {
+  ctx_.op->from_multi_planner = true;
   std::vector<TrialResult> results;
   MAYFLY_TRY(Trial(plans, results, kMaxTrialWorks, true));
   size_t best = 0;
@@ -456,10 +457,8 @@ Result<void> FindExecutor::Race(std::vector<CandidatePlan> plans) {
 }
 
 Result<PlanExecutor::State> FindExecutor::Next() {
-  if (pushed_back_) {
-    pushed_back_ = false;
-    return State::kAdvanced;
-  }
+  if (winner_.has_sort) ctx_.op->has_sort_stage = true;
+  if (std::exchange(pushed_back_, false)) return State::kAdvanced;
   projected_valid_ = false;
   for (;;) {
     if (!buffer_.empty()) {

@@ -11,6 +11,7 @@
 #include "query/expression/expression.h"
 #include "query/sort/document_source.h"
 #include "query/sort/spill_file.h"
+#include "storage/operation.h"
 
 namespace mayfly {
 
@@ -93,6 +94,12 @@ class Sorter {
   int64_t bytes_sorted() const { return bytes_sorted_; }
   int64_t spills() const { return spills_; }
   int64_t spilled_bytes() const { return spilled_bytes_; }
+  /// Adds to what the operation says of its sorts. Once, when all documents are there.
+  void CountFor(Operation& op) const {
+    op.sorted_keys += added_;
+    op.sorted_bytes += bytes_sorted_;
+    op.sort_spills += spills_;
+  }
   const SortPattern& pattern() const { return pattern_; }
   /// What it has in memory.
   void AddKept(large_memory::Kept* kept) const { kept->Add(memory_, hold_); }

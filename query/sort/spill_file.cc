@@ -68,7 +68,7 @@ SpillFile::~SpillFile() {
   if (file_) std::fclose(file_);
   if (charged_ == 0) return;
   budget_->spilled_bytes.fetch_sub(charged_, std::memory_order_relaxed);
-  used_->fetch_sub(charged_, std::memory_order_relaxed);
+  use_->bytes.fetch_sub(charged_, std::memory_order_relaxed);
 }
 
 Result<SpillFile> SpillFile::Create(const SpillPlace& place) {
@@ -85,7 +85,7 @@ Result<SpillFile> SpillFile::Create(const SpillPlace& place) {
     ::unlink(path.c_str());
   }
   SpillFile file;
-  file.used_ = place.used;
+  file.use_ = place.use;
   if (const FileCiphersPtr ciphers = SpillCiphers(*file.budget_)) {
     Result<std::unique_ptr<FileCipher>> cipher = ciphers->Temporary();
     if (!cipher) {
@@ -102,13 +102,14 @@ Result<SpillFile> SpillFile::Create(const SpillPlace& place) {
     }
   }
   std::setvbuf(file.file_, nullptr, _IOFBF, 256 * 1024);
+  place.use->files.fetch_add(1, std::memory_order_relaxed);
   return file;
 }
 
 Result<void> SpillFile::Charge(int64_t bytes) {
   const int64_t more = (bytes - charged_ + kStep - 1) / kStep * kStep;
   const int64_t spilled = budget_->spilled_bytes.fetch_add(more, std::memory_order_relaxed) + more;
-  const int64_t own = used_->fetch_add(more, std::memory_order_relaxed) + more;
+  const int64_t own = use_->bytes.fetch_add(more, std::memory_order_relaxed) + more;
   charged_ += more;
   const int64_t total =
       TotalLimit(file_, budget_->spill_limit.load(std::memory_order_relaxed), spilled);

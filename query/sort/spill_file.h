@@ -12,12 +12,16 @@
 
 namespace mayfly {
 
-/// Where an operation spills, and how much it has there: copies share the count.
+/// Where an operation spills, and how much it has there: copies share the counts.
 struct SpillPlace {
+  struct Use {
+    std::atomic<int64_t> bytes{0};  ///< there now, in steps of 1 MiB
+    std::atomic<int64_t> files{0};  ///< that were made so far
+  };
   SpillPlace() = default;
   SpillPlace(std::string d) : directory(std::move(d)) {}  // NOLINT: a folder's name is a place
   std::string directory;                                  ///< empty: $TMPDIR, else /tmp
-  std::shared_ptr<std::atomic<int64_t>> used = std::make_shared<std::atomic<int64_t>>(0);
+  std::shared_ptr<Use> use = std::make_shared<Use>();
 };
 
 /// A run of (key, payload) records in a temporary file without a name: it is gone with the process,
@@ -39,7 +43,7 @@ class SpillFile {
         read_(o.read_),
         charged_(std::exchange(o.charged_, 0)),
         budget_(o.budget_),
-        used_(std::move(o.used_)) {}
+        use_(std::move(o.use_)) {}
   /// Errors: OutOfDiskSpace 14031 (also when a limit above is reached) and InternalError 1 with the
   /// system's words, here and below.
   static Result<SpillFile> Create(const SpillPlace& place);
@@ -56,7 +60,7 @@ class SpillFile {
   std::FILE* file_ = nullptr;
   int64_t bytes_ = 0, read_ = 0, charged_ = 0;
   large_memory::Budget* budget_ = &large_memory::ThreadBudget();
-  std::shared_ptr<std::atomic<int64_t>> used_;
+  std::shared_ptr<SpillPlace::Use> use_;
 };
 
 }  // namespace mayfly

@@ -6,9 +6,11 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/data_services.h"
 #include "server/dispatch/dump_deadlines.h"
+#include "server/execution/raw_data.h"
 #include "server/execution/statement_runner.h"
 #include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
+#include "storage/storage.h"
 
 namespace mayfly {
 namespace {
@@ -113,6 +115,18 @@ struct BulkNamespace {
   std::optional<Uuid> uuid;               ///< of the only collection that is meant
   std::unique_ptr<WriteCommand> command;  ///< null: no op names it
 };
+
+/// A namespace's command writes to the collection, or with `rawData` to the buckets of the time
+/// series that it is.
+std::string_view TargetOf(CommandContext& ctx, const BulkNamespace& n, bool raw_data,
+                          std::string& scratch) {
+  if (!raw_data) return n.collection;
+  std::optional<std::string> buckets =
+      NameOfBuckets(ctx.data.storage().catalog(), n.db, n.collection);
+  if (!buckets) return n.collection;
+  scratch = std::move(*buckets);
+  return scratch;
+}
 
 Result<BulkNamespace> ParseNamespace(BsonView doc) {
   ArgReader in("bulkWrite.nsInfo", doc);
@@ -260,7 +274,8 @@ class BulkStatements final : public WriteStatements {
 /// The command's own fields. Views point into the request.
 struct BulkArgs {
   DocumentList ops, namespaces;
-  bool ordered = true, errors_only = false, bypass = false, keep_empty_timestamps = false;
+  bool ordered = true, errors_only = false, bypass = false, keep_empty_timestamps = false,
+       raw_data = false;
   BsonView let;
   StatementIds statement_ids;
   int64_t batch_size = std::numeric_limits<int64_t>::max();
@@ -277,6 +292,7 @@ Result<BulkArgs> ReadBulkArgs(const CommandRequest& req) {
   a.bypass = in.LooseBoolOr("bypassDocumentValidation", false);
   a.keep_empty_timestamps = in.BoolOr("bypassEmptyTsReplacement", false);
   a.let = in.DocumentOr("let");
+  a.raw_data = req.generic.raw_data;
   const std::optional<BsonView> cursor = in.OptDocument("cursor");
   a.statement_ids.ids = in.OptArray("stmtIds");
   a.statement_ids.first = in.OptInt64("stmtId");
@@ -344,8 +360,9 @@ Result<void> ParseBulk(CommandContext& ctx, const BulkArgs& a, BulkParsed* parse
     // Each has the variables of `let`.
     MAYFLY_TRY(parsed->Charge(sizeof(WriteCommand) + n.db.size() + n.collection.size() +
                               2 * static_cast<size_t>(a.let.size())));
-    n.command =
-        std::make_unique<WriteCommand>(WriteServicesOf(ctx.data), ctx.op, n.db, n.collection);
+    std::string buckets;
+    n.command = std::make_unique<WriteCommand>(WriteServicesOf(ctx.data), ctx.op, n.db,
+                                               TargetOf(ctx, n, a.raw_data, buckets));
     n.command->set_bypass_validation(a.bypass);
     n.command->set_keep_empty_timestamps(a.keep_empty_timestamps);
     if (n.uuid) n.command->set_collection_uuid(*n.uuid);

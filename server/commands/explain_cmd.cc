@@ -11,6 +11,7 @@
 #include "server/dispatch/server_context.h"
 #include "server/execution/aggregate.h"
 #include "server/execution/find_args.h"
+#include "server/execution/raw_data.h"
 #include "server/execution/series_definition.h"
 #include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
@@ -361,6 +362,7 @@ Awaitable<Result<void>> RunExplain(CommandContext& ctx, const CommandRequest& re
   const InnerRequests& within = InnerRequests::Of(req);
   if (within.error) co_return *within.error;
   const CommandRequest& sub = within.explained->request;  // its document is not empty
+  MAYFLY_CO_TRY(ApplyRawData(ctx.data, within.explained->request));
   const CommandRow* row = ctx.server.commands().Find(sub.name);
   if (!sub.generic.write_concern.missing() && row != nullptr &&
       (row->flags & kTakesWriteConcern) == 0)

@@ -88,15 +88,36 @@ void Connections(ServerContext& s, BsonBuilder& r) {
   auto& c = s.metrics().connections;
   BsonBuilder d = r.OpenDocument("connections");
   // Ints, as tools expect them: a shell shows longs as objects.
+  const EstablishmentLimiter::Figures& e = s.establishment().figures();
+  const int64_t taken = c.current.Get() + e.waiting.Get();
   d.Append("current", static_cast<int32_t>(c.current.Get()))
-      .Append("available", static_cast<int32_t>(
-                               std::max<int64_t>(0, s.config().max_connections - c.current.Get())));
+      .Append("available",
+              static_cast<int32_t>(std::max<int64_t>(0, s.config().max_connections - taken)));
   d.Append("totalCreated", static_cast<int32_t>(c.total_created.Get()))
       .Append("rejected", static_cast<int32_t>(c.rejected.Get()));
   d.Append("active", static_cast<int32_t>(s.operations().ActiveCount()));
+  d.Append("queuedForEstablishment", static_cast<int32_t>(e.waiting.Get()));
+  d.OpenDocument("establishmentRateLimit")
+      .Append("rejected", e.refused.Get())
+      .Append("exempted", e.exempted.Get())
+      .Append("interruptedDueToClientDisconnect", e.gone.Get());
   d.Append("threaded", int64_t{0}).Append("exhaustIsMaster", c.exhaust_is_master.Get());
   d.Append("exhaustHello", c.exhaust_hello.Get())
       .Append("awaitingTopologyChanges", c.awaiting_topology.Get());
+}
+
+void Queues(ServerContext& s, BsonBuilder& r) {
+  const EstablishmentLimiter::Figures& f = s.establishment().figures();
+  BsonBuilder queues = r.OpenDocument("queues");
+  BsonBuilder d = queues.OpenDocument("ingressSessionEstablishment");
+  d.Append("addedToQueue", f.queued.Get()).Append("removedFromQueue", f.dequeued.Get());
+  d.Append("interruptedInQueue", f.gone.Get()).Append("rejectedAdmissions", f.refused.Get());
+  d.Append("exemptedAdmissions", f.exempted.Get()).Append("successfulAdmissions", f.served.Get());
+  d.Append("attemptedAdmissions", f.attempted.Get());
+  const int64_t n = f.dequeued.Get();
+  d.Append("averageTimeQueuedMicros",
+           n == 0 ? 0.0 : static_cast<double>(f.waited_micros.Get()) / static_cast<double>(n));
+  d.Append("totalAvailableTokens", s.establishment().Tokens());
 }
 
 void EncryptionAtRest(ServerContext& s, BsonBuilder& r) {
@@ -416,6 +437,10 @@ void Metrics(ServerContext& s, Operation& op, BsonBuilder& r) {
   }
   BsonBuilder t = d.OpenDocument("ttl");
   t.Append("deletedDocuments", m.ttl.deleted_documents.Get());
+  t.Append("deletedKeys", m.ttl.deleted_keys.Get());
+  t.Append("durationMicros", m.ttl.duration_micros.Get());
+  t.Append("examinedDocuments", m.ttl.examined_documents.Get());
+  t.Append("examinedKeys", m.ttl.examined_keys.Get());
   t.Append("invalidTTLIndexSkips", m.ttl.invalid_index_skips.Get());
   t.Append("passes", m.ttl.passes.Get()).Append("subPasses", m.ttl.sub_passes.Get());
   AppendTtlMetrics(s, op, t);
@@ -459,6 +484,7 @@ Result<void> ServerStatus(CommandContext& ctx, const CommandRequest& req, BsonBu
   }
   if (want.Want("opcounters")) OpCounters(s, reply);
   if (want.Want("opcountersRepl")) OpCountersRepl(s, reply);
+  if (want.Want("queues")) Queues(s, reply);
   if (want.Want("rocksdb")) RocksDb(s, reply);
   if (want.Want("security")) {
     BsonBuilder security = reply.OpenDocument("security");

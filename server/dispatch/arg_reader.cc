@@ -224,7 +224,7 @@ Result<void> ReadGeneric(const CommandField& f, CommandRequest* r) {
     }
     case 'r':
       if (f.name == "readConcern") return document(&g.read_concern);
-      return Ok();
+      return boolean(&g.raw_data);
     case 's':
       if (f.name == "startTransaction") return boolean(&g.start_transaction);
       return Ok();
@@ -249,6 +249,7 @@ Result<void> ParseCommandFields(BsonView body, CommandRequest* request, std::str
   request->fields.clear();
   request->generic = GenericArguments();
   request->inner.reset();
+  request->buckets_name.reset();
   NamesOnce once;
   const auto name = [&] {
     request->name = request->fields.empty() ? std::string_view() : request->fields[0].name;

@@ -72,6 +72,7 @@ struct GenericArguments {
   bool api_strict = false, api_deprecation_errors = false;
   bool help = false;  ///< only describe the command, do not run it
   bool autocommit_given = false, autocommit = false, start_transaction = false;
+  bool raw_data = false;  ///< of a time series: its buckets (server/execution/raw_data.h)
 };
 
 /// The documents that a field of a command brings: those of its document sequence, which stay where
@@ -114,6 +115,8 @@ struct CommandRequest {
   bool exhaust_allowed =
       false;  ///< OP_MSG exhaustAllowed: the client takes several replies to this request
   bool of_entry = false;  ///< made of an entry of an oplog (applyOps)
+  /// With `rawData` on a time series: what the value of the first field points into; else null.
+  std::shared_ptr<const BsonDocument> buckets_name;
   /// The requests within this one: what InnerRequests::Of has made; null: nobody has asked.
   mutable std::shared_ptr<InnerRequests> inner;
 
@@ -163,8 +166,7 @@ struct OperationReport {
   /// The progress of a long task: a literal and two numbers of one unit; empty: not reported.
   std::string_view progress;
   int64_t progress_done = 0, progress_total = 0;
-  bool has_sort_stage = false, used_disk = false, from_multi_planner = false, upsert = false,
-       cursor_exhausted = false;
+  bool upsert = false, cursor_exhausted = false;
   BsonDocument originating_command;  ///< of a getMore; empty if none
   /// Ready for the next operation, keeping what is allocated.
   void Reset() {
@@ -176,7 +178,7 @@ struct OperationReport {
     query_framework = {};
     progress = {};
     progress_done = progress_total = 0;
-    has_sort_stage = used_disk = from_multi_planner = upsert = cursor_exhausted = false;
+    upsert = cursor_exhausted = false;
     if (!originating_command.view().empty()) originating_command = BsonDocument();
   }
 };

@@ -630,6 +630,7 @@ void RegisterParameters(ServerContext& server) {
   RegisterAccess(server);
   RegisterMember(server);
   RegisterOperations(server);
+  server.establishment().RegisterParameters(server.parameters());
   RegisterUmask(server.parameters(), server.settings());
   RegisterForTests(server);
   RegisterLog(server.parameters(), server.log());

@@ -74,9 +74,9 @@ void AppendOperationCosts(const FinishedOperation& f, bool of_users, BsonBuilder
   if (r.cursor_id != 0) out.Append("cursorid", r.cursor_id);
   if (op.keys_examined || op.docs_examined || !r.plan_summary.empty())
     out.Append("keysExamined", op.keys_examined).Append("docsExamined", op.docs_examined);
-  if (r.has_sort_stage) out.Append("hasSortStage", true);
-  if (r.used_disk) out.Append("usedDisk", true);
-  if (r.from_multi_planner) out.Append("fromMultiPlanner", true);
+  if (op.has_sort_stage) out.Append("hasSortStage", true);
+  if (op.used_disk) out.Append("usedDisk", true);
+  if (op.from_multi_planner) out.Append("fromMultiPlanner", true);
   if (op.n_matched) out.Append("nMatched", op.n_matched);
   if (op.n_modified) out.Append("nModified", op.n_modified);
   if (op.n_inserted) out.Append("ninserted", op.n_inserted);

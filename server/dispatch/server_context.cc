@@ -17,6 +17,7 @@ ServerContext::ServerContext(const ServerConfig& config, SystemClock& clock, Log
           config.EffectiveWorkerThreads(),
           [this] { large_memory::SetThreadBudget(&large_memory_); },
           [&log] { LogException(log, "worker"); }),
+      establishment_(clock),
       short_reads_(std::make_unique<ShortReads>()),
       tls_settings_(std::make_unique<TlsSettings>(config.tls)),
       tls_(Tls::Make({}, {}).value()),  // disabled: there is no file to be wrong

@@ -12,6 +12,7 @@
 #include "server/base/worker_pool.h"
 #include "server/dispatch/backup_figures.h"
 #include "server/dispatch/command.h"
+#include "server/dispatch/establishment_limiter.h"
 #include "server/dispatch/expiry_services.h"
 #include "server/dispatch/member_parameters.h"
 #include "server/dispatch/operation_registry.h"
@@ -51,6 +52,7 @@ class ServerContext : public ExpiryServices {
   CommandRegistry& commands() { return commands_; }
   ParameterRegistry& parameters() { return parameters_; }
   OperationRegistry& operations() { return operations_; }
+  EstablishmentLimiter& establishment() { return establishment_; }
   Profiler& profiler() { return profiler_; }
   AccessControl& access() { return access_; }
   /// Disabled until set_tls.
@@ -109,6 +111,7 @@ class ServerContext : public ExpiryServices {
   CommandRegistry commands_;
   ParameterRegistry parameters_;
   OperationRegistry operations_;
+  EstablishmentLimiter establishment_;
   Profiler profiler_;
   AccessControl access_;
   bool transaction_numbers_ = false;

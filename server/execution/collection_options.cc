@@ -50,6 +50,12 @@ Result<void> SetValidator(DataServices& server, CollectionInfo& c,
   return Ok();
 }
 
+bool LogsFailedValidation(const CollectionInfo& coll) {
+  if (coll.validation_warn_only) return true;
+  const BsonValue action = coll.options.view()["validationAction"];
+  return action.IsString() && action.String() == "errorAndLog";
+}
+
 Result<int64_t> ParseCollectionExpiry(std::string_view kind, BsonValue v, Instant now) {
   auto bad = [&](const std::string& why) {
     return Error{ErrorCode::kInvalidOptions,

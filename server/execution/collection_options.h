@@ -14,6 +14,9 @@ namespace mayfly {
 Result<void> SetValidator(DataServices& server, CollectionInfo& c,
                           std::optional<BsonView> validator, std::optional<std::string_view> level,
                           std::optional<std::string_view> action);
+/// Whether the log is told of documents that the validator does not accept: validationAction "warn"
+/// and "errorAndLog". For documents that have failed: it looks through the options.
+bool LogsFailedValidation(const CollectionInfo& coll);
 
 /// `expireAfterSeconds` of a whole collection, `kind` (for messages) "clustered" or "time-series":
 /// an int64, not negative, not beyond the time since the epoch. Errors: InvalidOptions 72

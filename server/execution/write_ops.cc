@@ -15,6 +15,7 @@
 #include "server/dispatch/replication_gate.h"
 #include "server/dispatch/short_reads.h"
 #include "server/execution/bucket_sealer.h"
+#include "server/execution/collection_options.h"
 #include "server/execution/inline_writes.h"
 #include "server/execution/transactions.h"
 #include "server/execution/write_parts.h"
@@ -236,14 +237,13 @@ Result<void> WriteCommand::Validate(BsonView next, const BsonView* before) {
     MAYFLY_TRY(op_.CheckInterruptNow());
     return Ok();
   }
-  if (coll_->validation_warn_only) {
+  if (LogsFailedValidation(*coll_))
     services_.log.Write(LogSeverity::kWarning, LogComponent::kStorage, 20294,
                         "Document would fail validation", BuildBson([&](BsonBuilder& b) {
                           b.Append("namespace", coll_->ns);
                           b.AppendAll(ShownFailure(*coll_, next, op_.now));
                         }));
-    return Ok();
-  }
+  if (coll_->validation_warn_only) return Ok();
   return Error{ErrorCode::kDocumentValidationFailure, "Document failed validation",
                ValidationFailure(*coll_, next, op_.now).bytes()};
 }

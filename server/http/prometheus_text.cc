@@ -145,6 +145,10 @@ void NetworkFamilies(ServerContext& s, Families& f) {
             D(m.connections.total_created));
   f.Counter("mayfly_connections_rejected_total", "Connections refused because of maxConns.",
             D(m.connections.rejected));
+  const EstablishmentLimiter::Figures& e = s.establishment().figures();
+  f.Gauge("mayfly_connections_waiting", "New connections that wait for their turn.", D(e.waiting));
+  f.Counter("mayfly_connections_rate_rejected_total",
+            "Connections refused because too many came in a short time.", D(e.refused));
   f.Open("mayfly_network_bytes_total", "Bytes of messages, before compression.",
          MetricType::Counter);
   f.Add(D(m.network.bytes_in), {{"direction", "in"}});
@@ -284,6 +288,14 @@ void AuditEntries(ServerContext& s, Families& f) {
 void Ttl(ServerContext& s, BsonView ttl, BsonView rules, Families& f) {
   f.Counter("mayfly_ttl_deleted_documents_total", "Documents removed because they were due.",
             Number(ttl, "deletedDocuments"));
+  f.Counter("mayfly_ttl_deleted_keys_total", "Index entries removed by the TTL monitor.",
+            Number(ttl, "deletedKeys"));
+  f.Counter("mayfly_ttl_examined_documents_total", "Documents the TTL monitor looked at.",
+            Number(ttl, "examinedDocuments"));
+  f.Counter("mayfly_ttl_examined_keys_total", "Index entries the TTL monitor looked at.",
+            Number(ttl, "examinedKeys"));
+  f.Counter("mayfly_ttl_duration_seconds_total", "Time the TTL monitor spent on rules.",
+            Number(ttl, "durationMicros") / 1e6);
   f.Counter("mayfly_ttl_passes_total", "Passes of the TTL monitor.", Number(ttl, "passes"));
   f.Counter("mayfly_ttl_sub_passes_total", "Sub-passes of the TTL monitor.",
             Number(ttl, "subPasses"));

@@ -19,6 +19,7 @@
 #include "server/dispatch/replication_gate.h"
 #include "server/dispatch/server_context.h"
 #include "server/dispatch/short_reads.h"
+#include "server/execution/raw_data.h"
 #include "server/execution/transactions.h"
 #include "storage/catalog/namespace.h"
 
@@ -204,6 +205,9 @@ Result<void> Dispatcher::CheckRest(Connection& c, RequestState& s) {
   const CommandRequest& req = s.request;
   const GenericArguments& g = req.generic;
   const uint32_t flags = s.row->flags;
+  if (g.raw_data) [[unlikely]] {
+    MAYFLY_TRY(ApplyRawData(server_, s.request));
+  }
   if (!g.lsid.missing() || g.txn_number || g.autocommit_given || g.start_transaction) {
     MAYFLY_TRY(UseSession(c, s));
   }
@@ -600,6 +604,12 @@ void Dispatcher::Account(Connection& c, RequestState& s, const std::string& out,
     metrics.query_executor.scanned_objects.Add(op.docs_examined);
     if (s.report.plan_summary.starts_with("COLLSCAN"))
       metrics.query_executor.collection_scans.Add();
+  }
+  if (op.has_sort_stage) metrics.operation.scan_and_order.Add();
+  if (op.sorted_keys != 0) {
+    metrics.query_sort.sort_keys.Add(op.sorted_keys);
+    metrics.query_sort.sort_total_bytes.Add(op.sorted_bytes);
+    metrics.query_sort.sort_spills.Add(op.sort_spills);
   }
   if (op.write_conflicts != 0) metrics.operation.write_conflicts.Add(op.write_conflicts);
   if (s.row != nullptr) {

@@ -1,6 +1,7 @@
 #include "server/net/server.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -19,7 +20,6 @@
 #include "security/tls.h"
 #include "server/dispatch/audit_log.h"
 #include "server/dispatch/config.h"
-#include "server/dispatch/io_timer.h"
 #include "server/dispatch/replication_gate.h"
 #include "server/execution/retryable_writes.h"
 #include "server/execution/session_store.h"
@@ -36,6 +36,7 @@ constexpr auto kServerTick = std::chrono::milliseconds(500);
 constexpr int kTickedAtOnce = 64;
 constexpr int kTurnedAway = 64;  // at once, for lack of descriptors
 constexpr int64_t kTellAgainMicros = 1'000'000;
+constexpr int64_t kWaitingAgainMicros = 100'000;
 using TcpAcceptor = asio::basic_socket_acceptor<asio::ip::tcp, IoExecutor>;
 using UnixAcceptor = asio::basic_socket_acceptor<asio::local::stream_protocol, IoExecutor>;
 
@@ -47,6 +48,34 @@ std::string EndpointText(const asio::ip::tcp::endpoint& e) {
     host = "[" + host + "]";
   return host + ":" + std::to_string(e.port());
 }
+
+/// A client that has been accepted, for the limiter of new connections.
+class Arrival final : public NewConnection {
+ public:
+  Arrival(IoThread& target, ClientSocket socket, std::string remote, std::string local,
+          bool unix_socket, ConnectionGate::Ticket ticket)
+      : target_(target),
+        socket_(std::move(socket)),
+        remote_(std::move(remote)),
+        local_(std::move(local)),
+        unix_socket_(unix_socket),
+        ticket_(std::move(ticket)) {}
+  bool Gone() override {
+    pollfd p{socket_.native_handle(), POLLRDHUP, 0};
+    return ::poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  }
+  void Serve() override {
+    target_.Adopt(std::move(socket_), std::move(remote_), std::move(local_), unix_socket_,
+                  std::move(ticket_));
+  }
+
+ private:
+  IoThread& target_;
+  ClientSocket socket_;
+  std::string remote_, local_;
+  const bool unix_socket_;
+  ConnectionGate::Ticket ticket_;
+};
 
 }  // namespace
 
@@ -266,8 +295,52 @@ void Server::Welcome(IoThread& target, Socket socket) {
     }
     ticket->set_unknown(std::move(share));
   }
-  target.Adopt(ClientSocket(std::move(socket)), std::move(remote), std::move(local), !kTcp,
-               std::move(*ticket));
+  auto client =
+      std::make_unique<Arrival>(target, ClientSocket(std::move(socket)), std::string(remote),
+                                std::move(local), !kTcp, std::move(*ticket));
+  switch (server_.establishment().Arrived(std::move(client), exempt)) {
+    case EstablishmentLimiter::Outcome::kServed:
+      break;
+    case EstablishmentLimiter::Outcome::kWaits:
+      // Where others wait already, the timer is set to when one of them may go.
+      if (server_.establishment().figures().waiting.Get() == 1) waiting_timer_->cancel();
+      break;
+    case EstablishmentLimiter::Outcome::kRefused:
+      TellRefused(remote);
+      break;
+  }
+}
+
+void Server::TellRefused(const std::string& remote) {
+  const int64_t now = server_.clock().MonotonicMicros();
+  if (refused_told_ != 0 && now - refused_told_ < kTellAgainMicros) return;
+  refused_told_ = now;
+  const EstablishmentLimiter::Figures& f = server_.establishment().figures();
+  server_.log().Write(LogSeverity::kWarning, LogComponent::kNetwork, 9000141,
+                      "Connections refused because too many have come in a short time",
+                      BuildBson([&](BsonBuilder& b) {
+                        b.Append("remote", remote).Append("refusedSoFar", f.refused.Get());
+                        b.Append("waiting", f.waiting.Get());
+                      }),
+                      "listener");
+}
+
+Awaitable<void> Server::ServeWaiting() {
+  const std::shared_ptr<IoTimer> timer = waiting_timer_;
+  while (!server_.shutting_down()) {
+    // A client that is served may find no memory; the others go on.
+    std::optional<int64_t> next = kWaitingAgainMicros;
+    try {
+      next = server_.establishment().Advance();
+    } catch (...) {
+      LogException(server_.log(), "listener");
+    }
+    if (next)
+      timer->expires_after(std::chrono::microseconds(*next));
+    else
+      timer->expires_at(IoTimer::time_point::max());
+    co_await timer->async_wait(asio::as_tuple(kAwait));
+  }
 }
 
 template <class Acceptor>
@@ -401,6 +474,12 @@ void Server::Start() {
   asio::co_spawn(threads_[0]->executor(), PeriodicWork(), asio::detached);
   if (TransactionsOf(server_) != nullptr)
     asio::co_spawn(threads_[0]->executor(), WatchTransactions(), asio::detached);
+  waiting_timer_ = std::make_shared<IoTimer>(threads_[0]->executor());
+  close_acceptors_.push_back([timer = waiting_timer_] { timer->cancel(); });
+  server_.establishment().OnChange([timer = waiting_timer_, ex = threads_[0]->executor()] {
+    asio::post(ex, [timer] { timer->cancel(); });
+  });
+  asio::co_spawn(threads_[0]->executor(), ServeWaiting(), asio::detached);
   for (auto& t : threads_) t->Start();
   server_.log().Write(
       LogSeverity::kInfo, LogComponent::kNetwork, 23016, "Waiting for connections",
@@ -488,6 +567,7 @@ void Server::Stop(int grace_millis) {
   if (stopped_) return;
   stopped_ = true;
   server_.set_shutting_down();
+  server_.establishment().OnChange({});
   asio::post(threads_[0]->context(), [this] {
     for (auto& close : close_acceptors_) close();
   });
@@ -507,6 +587,7 @@ void Server::Stop(int grace_millis) {
   // A client that does not read its replies would keep the process for ever.
   for (auto& t : threads_) t->Abort();
   for (auto& t : threads_) t->Join();
+  server_.establishment().Clear();  // while the sockets' threads are still there
   unpackers_.Join();
   handshakes_.Join();
   server_.workers().Join();

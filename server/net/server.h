@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "server/dispatch/io_timer.h"
 #include "server/dispatch/server_context.h"
 #include "server/net/connection.h"
 #include "server/net/connection_limits.h"
@@ -112,6 +113,10 @@ class Server {
   /// Gives a new client to an io thread, unless there are too many.
   template <class Socket>
   void Welcome(IoThread& target, Socket socket);
+  /// The limiter of new connections has refused one; the log says so once a second.
+  void TellRefused(const std::string& remote);
+  /// Serves the connections that the limiter lets wait, when it is their turn.
+  Awaitable<void> ServeWaiting();
   /// No descriptor is left for new clients: waiting ones are disconnected, not left to wait, with
   /// the one descriptor kept for this.
   void Refuse(int listening);
@@ -129,8 +134,10 @@ class Server {
   Handshakes handshakes_;
   int spare_descriptor_ = -1;
   int64_t accept_error_told_ = 0;  ///< MonotonicMicros
+  int64_t refused_told_ = 0;       ///< MonotonicMicros
   std::vector<std::unique_ptr<IoThread>> threads_;
   std::vector<std::function<void()>> close_acceptors_;
+  std::shared_ptr<IoTimer> waiting_timer_;  ///< ServeWaiting's, which cancelling wakes; from Start
   std::string unix_path_;
   size_t next_thread_ = 0;
   int port_ = 0;

@@ -50,6 +50,12 @@ template <class F>
   return true;
 }
 
+/// Adds the action that a request with `rawData: true` needs besides the others.
+inline ActionSet WithRaw(const CommandRequest& req, ActionSet actions) {
+  if (req.generic.raw_data) actions.Add(Action::performRawDataOperations);
+  return actions;
+}
+
 /// Any logged-in user: the command shows or changes only the client's own data.
 Result<void> LoggedIn(const AuthorizationRequest& r);
 
@@ -68,7 +74,8 @@ Result<void> OnDatabase(const AuthorizationRequest& r) {
 /// … on the collection that the command's first field names.
 template <Action... kActions>
 Result<void> OnCollection(const AuthorizationRequest& r) {
-  return Decide(r.privileges.Allows(r.req.db, FirstText(r.req), ActionSet{kActions...}), r);
+  const ActionSet actions = WithRaw(r.req, ActionSet{kActions...});
+  return Decide(r.privileges.Allows(r.req.db, FirstText(r.req), actions), r);
 }
 
 /// … on the resource of an expiry command: a collection, or for 1 the database, or the cluster if

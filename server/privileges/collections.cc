@@ -73,13 +73,17 @@ Result<void> CreateIndexes(const AuthorizationRequest& r) {
   ActionSet actions{Action::createIndex};
   // Reveals how many documents match the user's filter, and their oldest date.
   if (Given(r.req, "dryRun")) actions.Add(Action::find);
-  return Decide(r.privileges.Allows(r.req.db, FirstText(r.req), actions), r);
+  return Decide(r.privileges.Allows(r.req.db, FirstText(r.req), WithRaw(r.req, actions)), r);
 }
 
 Result<void> ListIndexes(const AuthorizationRequest& r) {
   const bool by_uuid = !r.req.fields.empty() && r.req.fields[0].value.Is(BsonType::kBinary);
+  // Whose buckets they are it does not say, so it takes the right to those of the database.
+  if (by_uuid && r.req.generic.raw_data &&
+      !r.privileges.Allows(r.req.db, {}, {Action::performRawDataOperations}))
+    return NotAuthorized(r);
   if (by_uuid) return Decide(r.privileges.AllowsOnCluster({Action::useUUID}), r);
-  return Decide(r.privileges.Allows(r.req.db, FirstText(r.req), {Action::listIndexes}), r);
+  return OnCollection<Action::listIndexes>(r);
 }
 
 Result<void> CollMod(const AuthorizationRequest& r) {
@@ -132,6 +136,9 @@ Result<void> RenameCollection(const AuthorizationRequest& r) {
 }
 
 Result<void> ListCollections(const AuthorizationRequest& r) {
+  if (r.req.generic.raw_data &&
+      !r.privileges.Allows(r.req.db, {}, {Action::performRawDataOperations}))
+    return NotAuthorized(r);
   if (r.privileges.Allows(r.req.db, {}, {Action::listCollections})) return Ok();
   // With it, the command lists only the collections on which the user has any privilege, and only
   // their names.

@@ -10,7 +10,7 @@ namespace mayfly::privileges {
 Result<void> Find(const AuthorizationRequest& r) {
   ActionSet actions{Action::find};
   if (Given(r.req, "includeExpired")) actions.Add(Action::readExpired);
-  return Decide(r.privileges.Allows(r.req.db, FirstText(r.req), actions), r);
+  return Decide(r.privileges.Allows(r.req.db, FirstText(r.req), WithRaw(r.req, actions)), r);
 }
 
 Result<void> Aggregate(const AuthorizationRequest& r) {
@@ -19,7 +19,10 @@ Result<void> Aggregate(const AuthorizationRequest& r) {
                         .user = r.user,
                         .include_expired = Given(r.req, "includeExpired"),
                         .bypass_validation = Given(r.req, "bypassDocumentValidation")};
-  return Decide(AllowsPipeline(r.privileges, r.req.db, FirstText(r.req),
+  const std::string_view collection = FirstText(r.req);
+  if (r.req.generic.raw_data && !r.privileges.Allows(r.req.db, collection, WithRaw(r.req, {})))
+    return NotAuthorized(r);
+  return Decide(AllowsPipeline(r.privileges, r.req.db, collection,
                                pipeline.IsArray() ? pipeline.Document() : BsonView(), use),
                 r);
 }

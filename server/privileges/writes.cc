@@ -8,10 +8,11 @@ namespace mayfly::privileges {
 
 namespace {
 
-/// Adds the action that bypasses validation, if the command asks for that.
+/// Adds the actions for what the command asks for besides: to bypass validation, and to work on the
+/// buckets of a time series.
 ActionSet WithBypass(const CommandRequest& req, ActionSet actions) {
   if (Given(req, "bypassDocumentValidation")) actions.Add(Action::bypassDocumentValidation);
-  return actions;
+  return WithRaw(req, actions);
 }
 
 /// Whether the statement sets `upsert`. If the field is repeated, one true value is enough.

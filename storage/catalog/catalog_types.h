@@ -208,7 +208,8 @@ struct CollectionInfo {
   BsonDocument view_pipeline;                   ///< array bytes
   BsonDocument validator;                       ///< empty: none
   std::shared_ptr<const RecordFilter> validator_filter;
-  bool validation_warn_only = false;  ///< validationAction: "warn"
+  /// validationAction: "warn". "errorAndLog" refuses as "error" does; only the options name it.
+  bool validation_warn_only = false;
   bool validation_moderate =
       false;  ///< validationLevel: "moderate"; "off" leaves validator_filter null
   /// `changeStreamPreAndPostImages`: the log carries what a document was before it was changed or

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Who gets a connection when there are many: limits for each address and each user, the places above the limit that are
-for administrators, and the addresses that do not count (net.maxIncomingConnectionsOverride). The last line says
-"N passed, N failed".
+for administrators, the addresses that do not count (net.maxIncomingConnectionsOverride), and how many new ones are
+taken up in a second. The last line says "N passed, N failed".
 """
 
 import json, os, socket, subprocess, tempfile
 
+import bson
 import pymongo
 from pymongo.errors import OperationFailure, PyMongoError
 
@@ -40,15 +41,20 @@ class Server:
         login = dict(username=user, password=PASSWORD, authSource=db)
         return pymongo.MongoClient("127.0.0.1", self.port, **login | options)
 
-    def raw(self, address="127.0.0.1"):
-        """A connection from this address of the machine, and whether the server keeps it."""
+    def connect(self, address="127.0.0.1"):
+        """A connection from this address of the machine that has said nothing yet."""
         s = socket.create_connection(("127.0.0.1", self.port), Deadline().seconds, source_address=(address, 0))
         client = Client.__new__(Client)
         client.sock, client.request = s, 0
+        return client
+
+    def raw(self, address="127.0.0.1"):
+        """A connection from this address of the machine, and whether the server keeps it."""
+        client = self.connect(address)
         try:
             return client if client.command("admin", {"hello": 1})["ok"] == 1 else None
         except (ConnectionError, OSError):
-            s.close()
+            client.sock.close()
             return None
 
     def log(self):
@@ -216,4 +222,46 @@ def exempt():
     discard(folder)
 
 
-run_parts("crowd", (by_address, by_user, administrators, exempt), check)
+LIMITER = "ingressConnectionEstablishment"
+
+
+def by_rate():
+    """New connections beyond the rate wait in line, leave it with their clients, and are closed where it is full."""
+    given = {"RateLimiterEnabled": "true", "RatePerSec": "1", "BurstCapacitySecs": "1", "MaxQueueDepth": "1000"}
+    options = [x for name, v in given.items() for x in ("--setParameter", f"{LIMITER}{name}={v}")]
+    with Server(*options, "--maxIncomingConnectionsOverride", "127.0.0.2", auth=False) as s:
+        admin = s.raw("127.0.0.2")
+        figures = lambda: admin.command("admin", {"serverStatus": 1})
+        limit = lambda: figures()["connections"]["establishmentRateLimit"]
+        waiting = lambda: figures()["connections"]["queuedForEstablishment"]
+        change = lambda name, value: admin.command("admin", {"setParameter": 1, LIMITER + name: value})
+        check(limit()["exempted"] == 1, f"an exempt address is counted: {limit()}")
+        crowd = [s.connect() for _ in range(200)]
+        check(until(lambda: waiting() > 0), "those who come too fast wait")
+        close(crowd)
+        check(until(lambda: waiting() == 0), "and leave the line when they go")
+        check(limit()["interruptedDueToClientDisconnect"] > 0, f"which is counted: {limit()}")
+        crowd = [s.connect() for _ in range(50)]
+        for c in crowd:
+            c.send(bson.encode({"hello": 1, "$db": "admin"}))
+        was = change("RateLimiterEnabled", False)
+        check(was["was"] is True, f"it is switched off at run time: {was}")
+        check(all(c.reply()["ok"] == 1 for c in crowd), "which lets in all who wait")
+        close(crowd)
+        queue = figures()["queues"]["ingressSessionEstablishment"]
+        check(queue["removedFromQueue"] > 0 and queue["averageTimeQueuedMicros"] > 0, f"how long they waited: {queue}")
+        change("MaxQueueDepth", 0)
+        change("RateLimiterEnabled", True)
+        check(limit()["rejected"] == 0, "nobody was refused while there was room in the line")
+        served = []
+        check(until(lambda: (c := s.raw()) is None or served.append(c)), "where nobody may wait they are closed")
+        close(served)
+        check(limit()["rejected"] > 0, f"and counted: {limit()}")
+        check(until(lambda: '"id":9000141' in s.log()), "and the log says so")
+        for name, value in (("RatePerSec", 0), ("MaxQueueDepth", -1), ("BurstCapacitySecs", -1.5)):
+            check(change(name, value)["code"] == 2, f"{name}: {value} is refused")
+        change("RateLimiterEnabled", False)
+        admin.sock.close()
+
+
+run_parts("crowd", (by_address, by_user, administrators, exempt, by_rate), check)

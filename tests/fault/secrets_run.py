@@ -645,10 +645,20 @@ def of_validators(s, root):
     d = root.shop
     d.create_collection("things", validator={"password": {"$ne": VALUE}}, validationAction="warn")
     d.create_collection("seen", validator={"y": {"$ne": "visible-long"}}, validationAction="warn")
+    d.create_collection("refused", validator={"password": {"$ne": VALUE}}, validationAction="errorAndLog")
     for size in (10, 20_000):
         d.things.insert_one({"password": VALUE, "pad": "p" * size})
         d.seen.insert_one({"y": "visible-long", "pad": "p" * size})
+        reply = d.command("insert", "refused", documents=[{"password": VALUE, "pad": "p" * size}], check=False)
+        check(reply["writeErrors"][0]["code"] == 121, f"errorAndLog refuses: {reply}")
+    d.command("collMod", "refused", validationAction="error")
+    reply = d.command("insert", "refused", documents=[{"password": VALUE}], check=False)
+    check(reply["writeErrors"][0]["code"] == 121, f"error refuses, too: {reply}")
     lines = [json.loads(x) for x in s.log().splitlines() if '"id":20294' in x]
+    refused = [x for x in lines if x["attr"]["namespace"] == "shop.refused"]
+    check(len(refused) == 2, f"errorAndLog also logs, error does not: {len(refused)}")
+    check(VALUE not in str(refused), f"a password that was refused is hidden: {refused}")
+    lines = [x for x in lines if x not in refused]
     check(len(lines) == 4, f"each is told of: {len(lines)}")
     why = [str(x["attr"]["errInfo"]) for x in lines]
     check(sum("visible-long" in w for w in why) == 2 and why.count("xxx") == 2, f"with its reason, or without: {why}")

@@ -283,7 +283,9 @@ TEST_CASE("Spill files have a limit for one operation and one for all", "[sorter
     CHECK(refused.error().message.find("spillMaxBytes)") != std::string::npos);
   }
   CHECK(budget.spilled_bytes == 0);
-  CHECK(*place.used == 0);
+  CHECK(place.use->bytes == 0);
+  CHECK(place.use->files == 2);
+  CHECK(other.use->files == 1);
   CHECK(of_another_server.spilled_bytes == 0);
   // A sort gives everything back when it fails.
   budget.spill_operation_limit = 1 << 20;

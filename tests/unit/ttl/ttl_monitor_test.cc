@@ -319,6 +319,25 @@ TEST_CASE("A special index with expireAfterSeconds is skipped, counted every pas
                    "E TTL index cannot be processed and is skipped") == 1);
 }
 
+TEST_CASE("What the monitor's visits look at and remove is counted", "[ttl]") {
+  Reaping r;
+  auto c = r.WithIndex(R"({"key": {"at": 1}, "name": "at_1", "expireAfterSeconds": 0})");
+  for (int64_t i = 0; i < 3; ++i) REQUIRE(r.Insert(*c, r.Doc(i, kStart - i)));
+  REQUIRE(r.Insert(*c, r.Doc(3, kStart + 1000)));
+  r.Start();
+  r.monitor->Settle();
+  CHECK(r.Count() == 1);
+  CHECK(r.metrics.deleted_documents == 3);
+  CHECK(r.metrics.examined_keys == 3);
+  CHECK(r.metrics.examined_documents == 3);
+  CHECK(r.metrics.deleted_keys >= 3);
+  const int64_t keys = r.metrics.deleted_keys, micros = r.metrics.duration_micros;
+  r.monitor->RunPass();  // nothing is due: no visit
+  CHECK(r.metrics.examined_keys == 3);
+  CHECK(r.metrics.deleted_keys == keys);
+  CHECK(r.metrics.duration_micros == micros);
+}
+
 TEST_CASE("A range delete over what was reaped takes nothing else along", "[ttl]") {
   Reaping r;
   const char* key = GENERATE("1", "-1");
