@@ -218,6 +218,9 @@ Result<void> InnerRequests::ReadCommand(OplogEntry& entry) {
   }
   const auto read = [&]() -> Result<void> {
     MAYFLY_TRY(std::move(whole));
+    if (inner->request.generic.raw_data)
+      return Error{ErrorCode::kInvalidOptions,
+                   "applyOps: an entry's command has no rawData: it names system.buckets.X itself"};
     MAYFLY_TRY(const BsonView body, AsCommand(entry.o, &inner->made));
     if (body.empty()) {
       inner.reset();
