@@ -18,6 +18,7 @@
 #include "tests/unit/server/allocations.h"
 
 using namespace mayfly;
+using namespace mayfly::testing;
 
 namespace fs = std::filesystem;
 
