@@ -1,5 +1,6 @@
 #include "storage/read/any_hidden.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
 
