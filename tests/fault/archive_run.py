@@ -4,27 +4,176 @@ without deadlines, transactions, units in chunks, changes of the schema) and kee
 time, while others write beside it and the server is killed at any moment; in a set of three its primaries, too, and the
 member that archives. Copies of data directories with the archive behind them must then be what there was at each of
 many times. An archive on a full disk, segments that are damaged, missing or twice, encryption, commands.
-MAYFLY_SEED, MAYFLY_ARCHIVE_TIMES (100; the times to look at, per part), MAYFLY_ARCHIVE_STARTS (6; those of them for
-which a server is started), MAYFLY_ARCHIVE_KILLS (3). Parts as arguments.
+MAYFLY_SEED, MAYFLY_ARCHIVE_TIMES (6; the times to restore to, per part), MAYFLY_ARCHIVE_KILLS (3). Parts as arguments.
 """
 
-import datetime, os, shlex, shutil, subprocess, tempfile, threading
+import copy, datetime, os, shlex, shutil, subprocess, tempfile, threading, time
 from pathlib import Path
 
-import bson
 import pymongo
 from pymongo.errors import PyMongoError
 
-from archive_model import UNCOMPARED, Beside, Model, differences, open_bank, seen_by
 from fault_test import BINARY, ROOT, Deadline, discard, free_port, random_moment, rnd, run_parts, until
 from replica_set import FAULTY, Checks, Member, ReplicaSet
 
 REPLAY = str(ROOT / "build/release/tests/archive_replay")
-TIMES = int(os.environ.get("MAYFLY_ARCHIVE_TIMES", "100"))
-STARTS = int(os.environ.get("MAYFLY_ARCHIVE_STARTS", "6"))
+TIMES = int(os.environ.get("MAYFLY_ARCHIVE_TIMES", "6"))
 KILLS = int(os.environ.get("MAYFLY_ARCHIVE_KILLS", "3"))
 check = Checks()
 QUICK = ["--setParameter", "logArchiveSegmentSecs=1", "--setParameter", "logArchiveSegmentMB=1"]
+LARGE = "x" * 2_500_000
+ACCOUNTS = 10
+
+
+def now():
+    return datetime.datetime.now(datetime.timezone.utc)
+
+
+class Model:
+    """What one client has written, and what there was at the time of each of its operations."""
+
+    def __init__(self, client):
+        self.client, self.state, self.deadlines, self.times = client, {"plain": {}}, {}, []
+        self.next = 0
+
+    def step(self):
+        """One operation, tried until it has succeeded: whatever became of it before, it ends the same."""
+        self.next += 1
+        n = self.next
+        colls = list(self.state)
+        c = rnd.choice(colls)
+        key = f"k{rnd.randrange(60)}"
+        kinds = ["put"] * 8 + ["delete"] * 2 + ["transaction"] * 3 + ["expiring"] * 4 + ["index", "large", "many"]
+        kinds += ["create"] if len(colls) < 4 else ["drop", "rename"]
+        kind = rnd.choice(kinds)
+        if kind in ("drop", "rename") and c == "plain":
+            kind = "put"
+        act, after = getattr(self, kind)(n, c, key)
+        deadline = Deadline()
+        while True:
+            try:
+                with self.client.start_session(causal_consistency=True) as s:
+                    act(s)
+                    at = s.operation_time
+                break
+            except PyMongoError as e:
+                if not deadline.holds():
+                    raise AssertionError(f"{kind} does not succeed: {e!r}") from e
+        after()
+        self.times.append((at, copy.deepcopy(self.state), len(self.deadlines)))
+
+    def put(self, n, c, key):
+        def act(s):
+            self.client.model[c].replace_one({"_id": key}, {"_id": key, "n": n}, upsert=True, session=s)
+
+        return act, lambda: self.state[c].update({key: n})
+
+    def delete(self, n, c, key):
+        return (
+            lambda s: self.client.model[c].delete_one({"_id": key}, session=s),
+            lambda: self.state[c].pop(key, None),
+        )
+
+    def large(self, n, c, key):
+        def act(s):
+            document = {"_id": key, "n": n, "text": LARGE}
+            self.client.model.large.replace_one({"_id": key}, document, upsert=True, session=s)
+
+        return act, lambda: None
+
+    def many(self, n, c, key):
+        keys = [f"k{rnd.randrange(60)}" for _ in range(5)]
+
+        def act(s):
+            self.client.model[c].bulk_write(
+                [pymongo.ReplaceOne({"_id": k}, {"_id": k, "n": n}, upsert=True) for k in keys], session=s
+            )
+
+        return act, lambda: self.state[c].update({k: n for k in keys})
+
+    def transaction(self, n, c, key):
+        keys = [f"k{rnd.randrange(60)}" for _ in range(3)]
+
+        def act(s):
+            with s.start_transaction():
+                for k in keys:
+                    self.client.model[c].replace_one({"_id": k}, {"_id": k, "n": n}, upsert=True, session=s)
+                self.client.model.plain.delete_one({"_id": key}, session=s)
+
+        def after():
+            self.state[c].update({k: n for k in keys})
+            self.state["plain"].pop(key, None)
+
+        return act, after
+
+    def expiring(self, n, c, key):
+        deadline = now() + datetime.timedelta(milliseconds=rnd.choice([300, 1000, 3_600_000]))
+        deadline = deadline.replace(microsecond=deadline.microsecond // 1000 * 1000)
+
+        def act(s):
+            self.client.model.command(
+                "update", "expiring",
+                updates=[{"q": {"_id": n}, "u": {"_id": n}, "upsert": True}], expireAt=deadline, session=s,
+            )  # fmt: skip
+
+        return act, lambda: self.deadlines.update({n: deadline})
+
+    def index(self, n, c, key):
+        field = rnd.choice(["n", "m", "o"])
+        return lambda s: self.client.model[c].create_index(field, session=s), lambda: None
+
+    def create(self, n, c, key):
+        name = f"c{n}"
+
+        def act(s):
+            self.client.model[name].replace_one({"_id": "first"}, {"_id": "first", "n": n}, upsert=True, session=s)
+
+        return act, lambda: self.state.update({name: {"first": n}})
+
+    def drop(self, n, c, key):
+        return lambda s: self.client.model.drop_collection(c, session=s), lambda: self.state.pop(c)
+
+    def rename(self, n, c, key):
+        name = f"r{n}"
+
+        def act(s):
+            if name not in self.client.model.list_collection_names(session=s):
+                self.client.admin.command("renameCollection", f"model.{c}", to=f"model.{name}", session=s)
+
+        return act, lambda: self.state.update({name: self.state.pop(c)})
+
+
+class Beside(threading.Thread):
+    """Moves money between accounts in transactions, and writes what expires at once: no time may show a half."""
+
+    def __init__(self, uri):
+        super().__init__()
+        self.uri, self.stop, self.made = uri, False, 0
+
+    def run(self):
+        client = pymongo.MongoClient(  # clock: what fails is tried again
+            self.uri, serverSelectionTimeoutMS=2000, socketTimeoutMS=5000, retryWrites=False
+        )
+        n = 0
+        while not self.stop:
+            n += 1
+            a, b = n % ACCOUNTS, (n * 7 + 1) % ACCOUNTS
+            try:
+                with client.start_session() as s, s.start_transaction():
+                    client.bank.accounts.update_one({"_id": a}, {"$inc": {"v": -1}}, session=s)
+                    client.bank.other.update_one({"_id": b}, {"$inc": {"v": 1}}, session=s)
+                self.made += 1
+                client.bank.command("insert", "short", documents=[{"n": n}] * 3, expireAfterSeconds=1)
+                if n % 8 == 0:
+                    client.bank.large.replace_one({"_id": 1}, {"n": n, "text": LARGE * 2}, upsert=True)
+            except PyMongoError:
+                pass
+        client.close()
+
+
+def open_bank(client):
+    for c in ("accounts", "other"):
+        client.bank[c].insert_many([{"_id": i, "v": 0} for i in range(ACCOUNTS)])
 
 
 class Archive:
@@ -56,28 +205,6 @@ class Archive:
             shutil.rmtree(to)
             return None, r.stderr
         return to, r.stdout
-
-    def moments(self, base, times):
-        """One replay on a copy of the base comes past the times, which are in order: what there is at each, as
-        differences() takes it, and what was wrong. Fewer than asked for where it cannot go on."""
-        to = tempfile.mkdtemp(prefix="restored-", dir=self.folder)
-        shutil.copytree(base, f"{to}/data")
-        r = subprocess.run(
-            [REPLAY, "each", f"{to}/data", self.path, *UNCOMPARED],
-            input="".join(f"{at.time}:{at.inc}\n" for at in times).encode(),
-            capture_output=True,
-        )
-        shutil.rmtree(to)
-        seen, contents = [], {}
-        for shown in bson.decode_all(r.stdout, codec_options=bson.CodecOptions(tz_aware=True)):
-            if "faults" in shown:
-                seen.append((contents, shown["faults"]))
-                contents = {}
-            else:
-                documents = contents.setdefault(shown["ns"], {})
-                if "doc" in shown:
-                    documents[shown["doc"]["_id"]] = shown
-        return seen, r.stderr.decode(errors="replace") if r.returncode != 0 else ""
 
     def verify(self):
         r = subprocess.run([REPLAY, "verify", self.path], capture_output=True, text=True)
@@ -149,53 +276,59 @@ def restored(folder, extra=()):
     return m
 
 
-def bases_before(archive, at):
-    """The one of that very time may have more: what expired between the model's last step and the end."""
-    return [base for begun, base in archive.bases if (begun.time, begun.inc) < (at.time, at.inc)]
-
-
-def compare_moments(archive, model, times):
-    """How many of the times, which are in order, a replay came past, and what was not as it was."""
-    wrong, left = [], times
-    while left:
-        seen, said = archive.moments(rnd.choice(bases_before(archive, left[0][0])), [at for at, _, _ in left])
-        for (contents, faults), (at, state, n) in zip(seen, left):
-            deadlines = dict(list(model.deadlines.items())[:n])
-            wrong += [f"{at}: {d}" for d in differences(contents, faults, at, state, deadlines)]
-        left = left[len(seen) :]
-        if said or not seen:
-            wrong.append(said or "nothing was replayed")
-            break
-    return len(times) - len(left), wrong
+def differences(client, at, state, deadlines):
+    """Between the restored server and the model, in words."""
+    out = []
+    names = set(client.model.list_collection_names()) - {"large", "expiring"}
+    wanted = {c for c in state if state[c]} | {"plain"}
+    if not (names - {"plain"}) <= set(state) or not (wanted - {"plain"}) <= names:
+        out.append(f"collections {sorted(names)} instead of {sorted(state)}")
+    for c in names & set(state):
+        there = {d["_id"]: d["n"] for d in client.model[c].find()}
+        if there != state[c]:
+            out.append(f"{c}: {sorted(set(there.items()) ^ set(state[c].items()))[:6]}")
+    reply = client.model.command("find", "expiring", includeExpired=True, batchSize=1_000_000)
+    there = {d["_id"] for d in reply["cursor"]["firstBatch"]}
+    live = at.as_datetime() + datetime.timedelta(seconds=2)
+    missing = {n for n, deadline in deadlines.items() if deadline > live} - there
+    if missing or not there <= set(deadlines):
+        out.append(f"expiring: missing {sorted(missing)[:5]}, too many {sorted(there - set(deadlines))[:5]}")
+    if "accounts" in client.bank.list_collection_names():
+        total = sum(d["v"] for c in ("accounts", "other") for d in client.bank[c].find())
+        if total != 0:
+            out.append(f"half of a transfer: {total}")
+    for db in ("model", "bank"):
+        for c in client[db].list_collection_names():
+            if not client[db].command("validate", c)["valid"]:
+                out.append(f"{db}.{c} is not valid")
+    return out
 
 
 def restore_and_compare(archive, model, times, what):
-    """A replay comes past all of the times and is looked at there; for some of them a directory is restored, and a
-    server started on it."""
-    times = sorted((t for t in times if bases_before(archive, t[0])), key=lambda t: (t[0].time, t[0].inc))
-    done, wrong = compare_moments(archive, model, times)
-    started = rnd.sample(times, min(STARTS, len(times)))
-    for at, state, n in started:
-        folder, said = archive.replay(rnd.choice(bases_before(archive, at)), at)
+    wrong, done = [], 0
+    for at, state, n in sorted(times, key=lambda t: t[0].time):
+        # The one of that very time may have more: what expired between the model's last step and the end.
+        bases = [b for b in archive.bases if (b[0].time, b[0].inc) < (at.time, at.inc)]
+        if not bases:
+            continue
+        folder, said = archive.replay(rnd.choice(bases)[1], at)
+        done += 1
         if folder is None:
             wrong.append(f"{at}: {said}")
             continue
         m = restored(folder)
         try:
             deadlines = dict(list(model.deadlines.items())[:n])
-            wrong += [f"{at}: {d}" for d in differences(*seen_by(m.client), at, state, deadlines)]
+            wrong += [f"{at}: {d}" for d in differences(m.client, at, state, deadlines)]
         finally:
             m.kill()
             discard(folder)
-    check(
-        done > 0 and started and not wrong,
-        f"{what}: at {done} times, {len(started)} of them seen by a client, all is as it was {wrong[:4]}",
-    )
+    check(done > 0 and not wrong, f"{what}: restored to {done} times, each as it was {wrong[:4]}")
 
 
-def sample(model, least=0, most=TIMES):
+def sample(model, least=0):
     times = model.times[least:]
-    return rnd.sample(times, min(most, len(times)))
+    return rnd.sample(times, min(TIMES, len(times)))
 
 
 def connect(uri):
@@ -234,12 +367,12 @@ def by_restore():
             r = subprocess.run(words, capture_output=True, text=True, timeout=Deadline(120).seconds)
             return to, r.returncode, r.stdout + r.stderr
 
-        for at, state, n in sample(model, first, STARTS):
+        for at, state, n in sample(model, first):
             to, code, said = restore("--until", f"{at.time},{at.inc}")
             check(code == 0, f"restored until {at}: {said[-500:]}")
             m = restored(to)
             try:
-                odd = differences(*seen_by(m.client), at, state, dict(list(model.deadlines.items())[:n]))
+                odd = differences(m.client, at, state, dict(list(model.deadlines.items())[:n]))
                 check(not odd, f"{at} is as it was: {odd[:4]}")
                 held = m.client.admin.command("ttlStatus", 1)["restored"]
                 check(held["expiryHeld"], "and its expiry is held")
@@ -255,7 +388,7 @@ def by_restore():
         check(code == 0, f"restored to the end, and a pipe is no keystore: {said[-500:]}")
         os.unlink(pipe)
         m = restored(to)
-        odd = differences(*seen_by(m.client), at, state, dict(model.deadlines))
+        odd = differences(m.client, at, state, dict(model.deadlines))
         check(not odd, f"without a time: to the archive's end {odd[:4]}")
         m.kill()
         victim = archive.segments()[-1]
