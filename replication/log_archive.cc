@@ -282,7 +282,6 @@ class Replay {
       if (!more) return data;
       if (ticks == 0 || ts + ticks - 1 <= *request_.until) continue;
       done_ = true;
-      progress_.in_part = units > 0;
       return units == 0 ? std::string_view() : data.substr(0, end);
     }
   }

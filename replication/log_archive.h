@@ -71,9 +71,6 @@ struct ReplayProgress {
   int64_t wall_millis = 0;  ///< its time
   int64_t operations = 0;   ///< applied: records of the oplog
   uint64_t bytes = 0;       ///< of entries read
-  /// The last entry has units that are later than wanted, and was applied without them: no replay
-  /// can go on behind it.
-  bool in_part = false;
 };
 
 /// What ReplayArchive is to do.
@@ -105,9 +102,8 @@ Result<void> CheckArchive(const ArchiveQuestion& question);
 /// Applies the archive's entries to a store that nobody else uses: a backup of a member, opened
 /// with StorageOptions::logged, before ForgetSet (its applied position and its chunks of units that
 /// have not ended are in the log's keyspace). Begins behind the store's own applied position.
-/// Afterwards the data is that of the set at the time returned, and a later replay goes on from
-/// there (but see ReplayProgress::in_part). For all else the log's keyspace is of no use: the
-/// caller calls ForgetSet. After an error the directory is of no use either.
+/// Afterwards the data is that of the set at the time returned, and the log's keyspace is of no
+/// use: the caller calls ForgetSet. After an error the directory is of no use either.
 ///
 /// Before anything is applied: the segments of the store's set reach from its position to `until`
 /// without a gap, and the term at the store's position is the store's.

@@ -133,20 +133,12 @@ struct Archived {
     Await([&] { return archiver->Status().archived.index >= wanted; });
     limits.segment_secs = 3600;
   }
-  /// Makes it a copy of the base.
-  void BeginAnew(Member& into) {
+  /// Replays on a copy of the base.
+  Result<ReplayProgress> Restore(std::optional<uint64_t> until, Member& into) {
     into.Close();
     fs::remove_all(into.dir.path() + "/data");
     fs::copy(base, into.dir.path() + "/data", fs::copy_options::recursive);
     into.Open();
-  }
-  /// Replays on a copy of the base.
-  Result<ReplayProgress> Restore(std::optional<uint64_t> until, Member& into) {
-    BeginAnew(into);
-    return GoOn(until, into);
-  }
-  /// Replays on what an earlier replay has left.
-  Result<ReplayProgress> GoOn(std::optional<uint64_t> until, Member& into) {
     ReplayRequest r{.archive = {folder, {}}, .until = until, .progress = {}};
     if (ciphers) r.archive.ciphers = {ciphers};
     return ReplayArchive(*into.storage, r);
@@ -327,15 +319,6 @@ TEST_CASE("A backup with the archive of the log behind it is the member at each 
     CHECK(done.value().ts == at.ts);
     CheckSame(at.contents, *b.storage);
   }
-  // A replay goes on from one of them to the next.
-  bool goes_on = false;
-  for (const Moment& at : moments) {
-    const auto done = goes_on ? a.GoOn(at.ts, b) : a.Restore(at.ts, b);
-    REQUIRE(done);
-    CHECK(done.value().ts == at.ts);
-    CheckSame(at.contents, *b.storage);
-    goes_on = !done.value().in_part;
-  }
   auto all = a.Restore({}, b);
   REQUIRE(all);
   CheckSame(moments.back().contents, *b.storage);
@@ -353,46 +336,6 @@ TEST_CASE("A backup with the archive of the log behind it is the member at each 
   CHECK(Memory(*b.storage) == before);
   b.Lead();
   REQUIRE(b.Insert(b.Make("counted"), {Json(R"({"_id":"new"})")}));
-}
-
-TEST_CASE("A replay goes on where one has ended, but not inside of an entry", "[archive]") {
-  Archived a;
-  REQUIRE(a.m.Insert(a.m.Make("c"), {Json(R"({"_id":1})")}));
-  a.TakeBase();
-  Member b;
-  a.BeginAnew(b);
-  const LogPosition base = LogStore::Open(b.storage->kv()).value()->applied();
-  const uint64_t ts = uint64_t{4'000'000'000} << 32 | 1;  // later than all that the base has
-  SegmentHeader h{.set_id = a.Set(),
-                  .node = 7,
-                  .first = base.index + 1,
-                  .previous = base,
-                  .follows = SegmentFollows::kPrevious,
-                  .created_millis = 5};
-  fs::create_directories(a.folder);
-  const std::string name = SegmentName({a.Set(), base.index + 1, base.index + 3});
-  auto w = SegmentWriter::Create(a.folder + "/" + name, h, nullptr).value();
-  for (uint64_t i = 0; i < 3; ++i) {
-    std::string entry = Note(ts + 2 * i);
-    if (i == 1) entry += Note(ts + 2 * i + 1).substr(kLogEntryHeader);
-    REQUIRE(w->Add({.position = {base.term, base.index + 1 + i}, .data = entry}));
-  }
-  REQUIRE(w->Finish());
-  auto go_on = [&](uint64_t until) {
-    const auto done = a.GoOn(until, b);
-    REQUIRE(done);
-    CHECK(done.value().ts == until);
-    return done.value();
-  };
-  CHECK_FALSE(go_on(ts).in_part);
-  CHECK(go_on(ts).index == base.index + 1);
-  // The second entry has two units.
-  CHECK(go_on(ts + 2).in_part);
-  a.BeginAnew(b);
-  CHECK_FALSE(go_on(ts + 3).in_part);
-  const ReplayProgress end = go_on(ts + 4);
-  CHECK_FALSE(end.in_part);
-  CHECK(end.index == base.index + 3);
 }
 
 TEST_CASE("A replay refuses what it cannot do before it has done anything", "[archive]") {
