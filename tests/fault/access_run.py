@@ -30,6 +30,7 @@ from pymongo.errors import OperationFailure
 from bulk_write_cursor import of_bulk_write
 from fault_test import ROOT, Checks, Deadline, log_in, run_parts, start, stop, until, wait_for
 from guarded_server import PASSWORD, GuardedServer, code
+from listed_by_uuid import listed_by_uuid
 
 check = Checks(quiet=True)
 Server = partial(GuardedServer, check, "--setParameter", "enableTestCommands=1")
@@ -635,6 +636,7 @@ def cursors():
             server.root.shop.command({"updateUser": "u", "roles": ["read"]})
             check([more(c) for c in opened] == [43, 43], "they are gone for good")
         client.close()
+        listed_by_uuid(server, check)
         for beside in (True, False):
             of_bulk_write(server, f"b{int(beside)}", beside, check, log_in, PASSWORD)
 
