@@ -364,6 +364,11 @@ def by_uuid():
         drop = {"op": "c", "ns": "shop.$cmd", "ui": uuid["closed"], "o": {"drop": "open"}}
         check(code(trusted.admin, {"applyOps": [drop]}) != 0, "for a drop as well")
         gone = drop | {"ui": Binary(os.urandom(16), 4)}
+        # The answers to these two differ, and so tell whether a collection has the UUID.
+        for entry in (drop, gone, drop | {"ui": uuid["open"]}):
+            nested = {"op": "c", "ns": "shop.$cmd", "o": {"applyOps": [entry]}}
+            got = [code(plain.admin, {"applyOps": [e]}) for e in (entry, nested)]
+            check(got == [UNAUTHORIZED] * 2, f"a command by UUID only with useUUID: {got}")
         check(code(trusted.admin, {"applyOps": [gone]}) == 0, "a drop of a collection that is gone is done already")
         update = {"op": "u", "ns": "shop.open", "ui": uuid["closed"], "o2": {"_id": 1}, "o": {"_id": 1, "x": 1}}
         check(code(trusted.admin, {"applyOps": [update]}) != 0, "and for an update")

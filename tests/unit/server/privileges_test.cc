@@ -519,6 +519,21 @@ TEST_CASE("applyOps allows no more than what is in it", "[privileges]") {
   // Which collection a UUID names, the entry does not say.
   CHECK_FALSE(allowed(
       R"({"op": "i", "ns": "shop.c", "ui": {"$uuid": "00112233-4455-6677-8899-aabbccddeeff"}, "o": {"_id": 1}})"));
+  // Nor does that of a command, whose error would tell whether there is one.
+  const std::string ui = R"("ui": {"$uuid": "00112233-4455-6677-8899-aabbccddeeff"}, )";
+  for (const char* o :
+       {R"({"drop": "c"})", R"({"collMod": "c"})", R"({"dropIndexes": "c", "index": "a_1"})",
+        R"({"createIndexes": "c", "v": 2, "key": {"a": 1}, "name": "a_1"})",
+        R"({"renameCollection": "shop.c", "to": "shop.d"})", R"({"create": "x"})",
+        R"({"applyOps": [{"op": "d", "ns": "shop.c", "o": {"_id": 1}}]})"}) {
+    INFO(o);
+    const std::string begin = R"({"op": "c", "ns": "shop.$cmd", )",
+                      end = std::string("\"o\": ") + o + "}";
+    CHECK(allowed(begin + end));
+    CHECK_FALSE(allowed(begin + ui + end));
+    CHECK_FALSE(allowed(R"({"op": "c", "ns": "shop.$cmd", "o": {"applyOps": [)" + begin + ui + end +
+                        "]}}"));
+  }
   CHECK_FALSE(allowed(R"({"op": "c", "ns": "other.$cmd", "o": {"create": "x"}})"));
   CHECK_FALSE(allowed(
       R"({"op": "c", "ns": "shop.$cmd", "o": {"create": "v", "viewOn": "system.users", "pipeline": []}})"));
