@@ -384,8 +384,8 @@ def interrupted():
         entries = array({"op": "n", "ns": "", "o": {}})
         limited = document([("applyOps", entries), ("maxTimeMS", plain(1)), ("$db", plain("admin"))])
         check(send(server.root, limited).get("code") == 50, "a time limit holds while it is decided")
-        client, other = server.of_many_roles(), log_in(server.proc.port, "roles", PASSWORD, "shop")
-        names = ("rolesInfo", array("r999"))
+        client, other = server.plain, log_in(server.proc.port, "plain", PASSWORD, "shop")
+        names = ("usersInfo", array("plain"))
         found = set()
 
         def kill():
