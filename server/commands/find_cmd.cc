@@ -285,6 +285,7 @@ Result<void> CheckStillAllowed(CommandContext& ctx, ClientCursor& client) {
     MAYFLY_TRY(ParseWork::Look());  // one that was interrupted has not looked at all of it
     MAYFLY_TRY(std::move(allowed));
   }
+  MAYFLY_TRY(CheckNeedsOfUuid(ctx, client.needs, client.db));
   client.access_generation = ctx.access->generation;
   return Ok();
 }

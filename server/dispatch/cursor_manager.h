@@ -15,6 +15,7 @@
 #include "protocol/error.h"
 #include "protocol/large_memory.h"
 #include "protocol/seeded_hash.h"
+#include "security/action.h"
 #include "server/base/session_registry.h"
 #include "server/dispatch/cursor_limits.h"
 #include "storage/clock.h"
@@ -94,6 +95,13 @@ inline constexpr int64_t kDefaultFirstBatch = 101;
 inline constexpr uint32_t kMaxOriginatingCommand = 16 * 1024;
 BsonDocument OriginatingCommand(BsonView command, const ShownCommand& shown);
 
+/// What a command that names a collection by UUID needs besides what its privilege function asks
+/// for: that does not know which collection it is. No actions: nothing.
+struct NeedsOfUuid {
+  std::string collection;  ///< of the command's database
+  ActionSet actions;
+};
+
 /// A cursor between batches, with what getMore, killCursors, currentOp and serverStatus need to
 /// know.
 struct ClientCursor {
@@ -125,6 +133,7 @@ struct ClientCursor {
   Instant created;
   int64_t last_used_micros = 0;  ///< Clock::MonotonicMicros()
   Instant last_used;
+  NeedsOfUuid needs;  ///< of its command, if that named a collection by UUID
   std::unique_ptr<CursorLimits::Share> share;  ///< the manager's
 
   /// The memory it keeps, about, with what its plan holds. For the limits on cursors.
@@ -260,6 +269,11 @@ struct CommandRequest;
 /// documents is the caller's.
 std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const CommandRequest& req,
                                                std::string_view ns);
+
+/// Whether who asks, or reads on, has these actions on the collection of `db`. Errors: Unauthorized
+/// 13, which does not name the collection.
+Result<void> CheckNeedsOfUuid(const CommandContext& ctx, const NeedsOfUuid& needs,
+                              std::string_view db);
 
 /// `{cursor: {firstBatch: […], id, ns}}`: the first reply of every command that answers a cursor.
 /// Takes one batch from `cursor.cursor`; registers it when there is more (and batch_size and
