@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <boost/asio/use_awaitable.hpp>
 
 #include "protocol/field_once.h"
@@ -6,6 +7,7 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_events.h"
 #include "server/dispatch/authorization.h"
+#include "server/dispatch/inner_requests.h"
 #include "server/dispatch/redacted_command.h"
 #include "server/dispatch/server_context.h"
 #include "server/net/dispatcher.h"
@@ -155,31 +157,107 @@ static Result<void> CheckStrictFields(std::string_view command, const CommandFie
   return Ok();
 }
 
-Result<void> Dispatcher::CheckApiVersion(const RequestState& s) {
-  const GenericArguments& g = s.request.generic;
+/// The version that a command names, whatever the command.
+static Result<void> CheckVersion(const GenericArguments& g) {
   if (g.api_version.empty()) {
     if (g.api_strict || g.api_deprecation_errors)
       return Error{LocationCode(4886600),
                    "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion"};
-    if (server_.settings().require_api_version.load(std::memory_order_relaxed) &&
-        !(s.row->flags & kNoAuth))
-      return Error{
-          LocationCode(498870),
-          "The apiVersion parameter is required, please configure your MongoClient's API version"};
     return Ok();
   }
   if (g.api_version != "1") return Error{ErrorCode::kAPIVersionError, "API version must be \"1\""};
-  if (g.api_strict && !(s.row->flags & kApiV1))
+  return Ok();
+}
+
+/// What apiStrict and apiDeprecationErrors leave out.
+static Result<void> CheckInVersion(const CommandRow& row, const CommandRequest& req) {
+  const GenericArguments& g = req.generic;
+  if (g.api_strict && !(row.flags & kApiV1))
     return Error{ErrorCode::kAPIStrictError, "Provided apiStrict:true, but the command " +
-                                                 std::string(s.row->name) +
+                                                 std::string(row.name) +
                                                  " is not in API Version 1"};
   if (g.api_strict) {
-    MAYFLY_TRY(CheckStrictFields(s.row->name, s.request.fields));
+    MAYFLY_TRY(CheckStrictFields(row.name, req.fields));
   }
-  if (g.api_deprecation_errors && (s.row->flags & kDeprecatedInV1))
+  if (g.api_deprecation_errors && (row.flags & kDeprecatedInV1))
     return Error{ErrorCode::kAPIDeprecationError,
-                 "Provided apiDeprecationErrors:true, but the command " + std::string(s.row->name) +
+                 "Provided apiDeprecationErrors:true, but the command " + std::string(row.name) +
                      " is deprecated in API Version 1"};
+  return Ok();
+}
+
+Result<void> Dispatcher::CheckApiVersion(const RequestState& s) {
+  const GenericArguments& g = s.request.generic;
+  MAYFLY_TRY(CheckVersion(g));
+  if (g.api_version.empty() &&
+      server_.settings().require_api_version.load(std::memory_order_relaxed) &&
+      !(s.row->flags & kNoAuth))
+    return Error{
+        LocationCode(498870),
+        "The apiVersion parameter is required, please configure your MongoClient's API version"};
+  return CheckInVersion(*s.row, s.request);
+}
+
+/// A document of the explained command counts as one of explain, which may have the same.
+static Result<void> TakeExplained(std::string_view name, BsonValue inner, BsonValue* outer) {
+  if (inner.missing()) return Ok();
+  if (!outer->missing() && !outer->BinaryEquals(inner))
+    return Error{ErrorCode::kInvalidOptions, "'" + std::string(name) +
+                                                 "' of the explain command is another than that of "
+                                                 "the command that it explains"};
+  *outer = inner;
+  return Ok();
+}
+
+/// Sessions and transactions are those of explain. `same`: it has the argument, too, as it is here.
+static Result<void> CheckOfExplain(std::string_view name, bool given, bool same) {
+  if (!given || same) return Ok();
+  return Error{ErrorCode::kInvalidOptions, "'" + std::string(name) +
+                                               "' is an argument of the explain command, and not "
+                                               "of the command that it explains"};
+}
+
+Result<void> Dispatcher::JoinExplained(RequestState& s) {
+  const InnerRequests& within = InnerRequests::Of(s.request);
+  if (within.error) return *within.error;
+  if (within.explained == nullptr) return Ok();  // the command says what is wrong
+  CommandRequest& sub = within.explained->request;
+  GenericArguments &in = sub.generic, &out = s.request.generic;
+  const CommandRow* const row =
+      sub.name.size() > kShownName ? nullptr : server_.commands().Find(sub.name);
+  MAYFLY_TRY(CheckOfExplain("lsid", !in.lsid.missing(),
+                            !out.lsid.missing() && in.lsid.BinaryEquals(out.lsid)));
+  MAYFLY_TRY(
+      CheckOfExplain("txnNumber", in.txn_number.has_value(), in.txn_number == out.txn_number));
+  MAYFLY_TRY(CheckOfExplain("autocommit", in.autocommit_given,
+                            out.autocommit_given && in.autocommit == out.autocommit));
+  MAYFLY_TRY(CheckOfExplain("startTransaction", in.start_transaction, out.start_transaction));
+  MAYFLY_TRY(CheckOfExplain("help", in.help, out.help));
+  MAYFLY_TRY(TakeExplained("readConcern", in.read_concern, &out.read_concern));
+  MAYFLY_TRY(TakeExplained("$readPreference", in.read_preference, &out.read_preference));
+  MAYFLY_TRY(TakeExplained("$clusterTime", in.cluster_time, &out.cluster_time));
+  if (!in.write_concern.missing()) {
+    // Nothing is written: it is only one that the command could have.
+    if (row != nullptr && !(row->flags & kTakesWriteConcern))
+      return Error{ErrorCode::kInvalidOptions,
+                   "Command " + std::string(row->name) + " does not support writeConcern"};
+    if (row != nullptr && row->name == "aggregate")
+      return Error{ErrorCode::kFailedToParse,
+                   "Aggregation explain does not support the 'writeConcern' option"};
+    MAYFLY_TRY(ParseWriteConcern(in.write_concern, server_.replica_set() != nullptr));
+  }
+  MAYFLY_TRY(CheckVersion(in));
+  if (in.api_version.empty()) in.api_version = out.api_version;
+  in.api_strict = in.api_strict || out.api_strict;
+  in.api_deprecation_errors = in.api_deprecation_errors || out.api_deprecation_errors;
+  if (row != nullptr) {
+    MAYFLY_TRY(CheckInVersion(*row, sub));
+  }
+  if (in.max_time_ms != 0) {
+    const int64_t end = s.start_micros + in.max_time_ms * 1000;
+    // The server's default is for those who name no time.
+    s.op->deadline_micros = out.max_time_ms != 0 ? std::min(s.op->deadline_micros, end) : end;
+  }
   return Ok();
 }
 
@@ -212,6 +290,8 @@ Result<void> Dispatcher::Decide(Connection& c, RequestState& s) {
       server_.settings().require_api_version.load(std::memory_order_relaxed)) {
     MAYFLY_TRY(CheckApiVersion(s));
   }
+  if (s.row->name == "explain") [[unlikely]]
+    return JoinExplained(s);
   return Ok();
 }
 
