@@ -47,10 +47,12 @@ Result<void> Dispatcher::Authorize(Connection& c, RequestState& s) {
 
 Result<std::string_view> Dispatcher::SessionId(const Connection& c, const RequestState& s) {
   std::string_view id;
+  // The session of one of them would be used, and that of the other one looked at.
+  constexpr std::string_view kFields[] = {"id", "uid", "txnNumber", "txnUUID"};
+  unsigned seen = 0;
   for (const BsonElement& e : s.request.generic.lsid.Document()) {
+    MAYFLY_TRY(FieldOnce("lsid", kFields, e.name, &seen));
     if (e.name == "id") {
-      // The session of one of them would be used, and that of the other one looked at.
-      if (!id.empty()) return DuplicateField("lsid", e.name);
       if (!e.value.Is(BsonType::kBinary) || e.value.BinarySubtype() != 4)
         return Error{ErrorCode::kTypeMismatch, "BSON field 'lsid.id' is the wrong type '" +
                                                    std::string(BsonTypeName(e.value.type())) +
