@@ -211,6 +211,31 @@ static Result<void> TakeExplained(std::string_view name, BsonValue inner, BsonVa
   return Ok();
 }
 
+/// Drivers put the level into the command, and the time to read after into explain: both count.
+static Result<void> JoinReadConcerns(InnerRequest& within, BsonValue* outer) {
+  const BsonValue inner = within.request.generic.read_concern;
+  if (inner.missing() || outer->missing()) return TakeExplained("readConcern", inner, outer);
+  const BsonView of_explain = outer->Document();
+  // More fields than there are cannot be right, and each is looked for among the others.
+  constexpr int kMostFields = 8;
+  if (of_explain.Count() > kMostFields || inner.Document().Count() > kMostFields)
+    return TakeExplained("readConcern", inner, outer);
+  MAYFLY_TRY(ArgReader("readConcern", inner.Document()).FinishLoose());  // none is there twice
+  for (const BsonElement& e : inner.Document()) {
+    BsonValue same = of_explain[e.name];
+    if (!same.missing()) {
+      MAYFLY_TRY(TakeExplained("readConcern", e.value, &same));
+    }
+  }
+  within.read_concern = BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : of_explain) b.Append(e);
+    for (const BsonElement& e : inner.Document())
+      if (of_explain[e.name].missing()) b.Append(e);
+  });
+  *outer = within.read_concern.view().AsValue();
+  return Ok();
+}
+
 /// Sessions and transactions are those of explain. `same`: it has the argument, too, as it is here.
 static Result<void> CheckOfExplain(std::string_view name, bool given, bool same) {
   if (!given || same) return Ok();
@@ -235,7 +260,7 @@ Result<void> Dispatcher::JoinExplained(RequestState& s) {
                             out.autocommit_given && in.autocommit == out.autocommit));
   MAYFLY_TRY(CheckOfExplain("startTransaction", in.start_transaction, out.start_transaction));
   MAYFLY_TRY(CheckOfExplain("help", in.help, out.help));
-  MAYFLY_TRY(TakeExplained("readConcern", in.read_concern, &out.read_concern));
+  MAYFLY_TRY(JoinReadConcerns(*within.explained, &out.read_concern));
   MAYFLY_TRY(TakeExplained("$readPreference", in.read_preference, &out.read_preference));
   MAYFLY_TRY(TakeExplained("$clusterTime", in.cluster_time, &out.cluster_time));
   if (!in.write_concern.missing()) {
@@ -327,7 +352,10 @@ Awaitable<Result<void>> Dispatcher::DecideOnWorker(Connection& c, RequestState& 
   } catch (...) {
     decided = Unexpected(s);
   }
-  if (!decided) s.request.inner.reset();  // of a large request it takes long
+  if (!decided) {
+    s.request.inner.reset();              // of a large request it takes long
+    s.request.generic.read_concern = {};  // may be of that (JoinReadConcerns)
+  }
   co_await s.ctx->MoveToIo();
   co_return decided;
 }
