@@ -194,18 +194,14 @@ Result<void> ExplainFind(const Explained& e) {
   CollectionInfoPtr coll = e.storage().catalog().Find(e.command.db, a.collection);
   if (coll && coll->is_view()) {
     MAYFLY_TRY(BsonDocument pipeline, a.ToPipeline());
-    AggregateSpec spec;
+    AggregateSpec spec = a.OnView(e.command.db, pipeline);
     spec.clients = &e.ctx.server;
-    spec.db = e.command.db;
-    spec.collection = a.collection;
-    spec.pipeline = pipeline;
-    spec.let = a.let;
-    spec.hint = a.hint;
     return ExplainPipeline(e.ctx.expiry, e.ctx.op, spec, e.verbosity, e.reply);
   }
   const std::string ns = JoinNamespace(e.command.db, a.collection);
   QuerySpec spec = a.ToSpec(coll, ns);
   spec.explain = true;
+  spec.memory_limit = e.ctx.data.settings().sort_bytes();
   MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor, MakeFindExecutor(e.storage(), e.ctx.op, spec));
   if (e.runs()) {
     MAYFLY_TRY(executor->RunToEnd());
