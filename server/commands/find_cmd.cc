@@ -86,8 +86,7 @@ Result<void> PrepareFind(CommandContext& ctx, const CommandRequest& req, Prepare
     MAYFLY_TRY(RefuseDeadlineFilter(a.filter, find->deadline_field));
     MAYFLY_TRY(RefuseDeadlineFilter(a.sort, find->deadline_field));
   }
-  find->spec.memory_limit = static_cast<uint64_t>(
-      ctx.data.settings().internal_query_max_blocking_sort_bytes.load(std::memory_order_relaxed));
+  find->spec.memory_limit = ctx.data.settings().sort_bytes();
   return Ok();
 }
 
@@ -137,14 +136,8 @@ Result<void> AnswerFind(CommandContext& ctx, const CommandRequest& req, Prepared
   std::string plan_summary;
   if (coll && coll->is_view()) {
     MAYFLY_TRY(BsonDocument pipeline, a.ToPipeline());
-    AggregateSpec view;
+    AggregateSpec view = a.OnView(req.db, pipeline);
     view.clients = &ctx.server;
-    view.db = req.db;
-    view.collection = a.collection;
-    view.pipeline = pipeline;
-    view.let = a.let;
-    view.hint = find.spec.hint;
-    view.include_expired = a.include_expired;
     MAYFLY_TRY(source, OpenPipeline(ctx.expiry, ctx.op, view, &plan_summary));
   } else {
     std::unique_ptr<PlanExecutor> executor;

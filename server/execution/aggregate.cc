@@ -191,6 +191,7 @@ class Environment final : public PipelineEnvironment {
     spec.hint = hint;
     spec.include_expired = include_expired_;
     spec.allow_disk_use = allow_disk_use_;
+    spec.memory_limit = server_.settings().sort_bytes();
     spec.explain = explain_;
     spec.want_sort_key = request.needs_sort_key;
     spec.want_record_id = request.needs_record_id;
@@ -386,6 +387,8 @@ class Environment final : public PipelineEnvironment {
     options.collection = view.view_on;
     options.allow_writes = false;
     options.allow_disk_use = allow_disk_use_;
+    options.memory_limit =
+        static_cast<size_t>(server_.settings().internal_document_source_group_max_bytes.load());
     options.now = op.now;
     options.cluster_time = op.cluster_time;
     options.rewrite_series = server_.settings().internal_query_rewrite_time_series.load();

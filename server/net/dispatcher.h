@@ -114,6 +114,11 @@ class Dispatcher {
   /// Whether the logged-in user may run the command. REQUIRES: access control is on.
   Result<void> Authorize(Connection& c, RequestState& s);
   Result<void> CheckApiVersion(const RequestState& s);
+  /// The arguments of every command that stand in the command within an explain: its time counts if
+  /// it is the shorter, concerns and read preference are those of explain, the API's version is for
+  /// both. Errors: InvalidOptions 72 for what would count for one of them alone; those of each
+  /// argument; those of reading the command.
+  Result<void> JoinExplained(RequestState& s);
   Result<void> CheckTransaction(RequestState& s);
   Result<void> UseSession(Connection& c, RequestState& s);
   /// `id` of `lsid`, as the client sent it. Errors: those of what stands in `lsid`.

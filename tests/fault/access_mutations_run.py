@@ -10,7 +10,7 @@ The audit log says what was allowed: whatever is carried out was asked for and a
 MAYFLY_MUTATIONS (20000): commands. MAYFLY_SEED. The last line says "N passed, N failed".
 """
 
-import collections, json, os, re, struct, tempfile
+import collections, hashlib, json, os, re, struct, tempfile
 
 import bson, pymongo
 from bson import json_util
@@ -345,4 +345,65 @@ def builtin():
     enough(allowed, each * len(roles))
 
 
-run_parts("access_mutations", (owner, clerk, builtin), check)
+def pairs(*fields):
+    """A document of these fields, of which one may be there twice."""
+    node = Node({})
+    node.fields = [(name, v if isinstance(v, Node) else Node(v)) for name, v in fields]
+    return node
+
+
+def listed(*documents):
+    node = Node([])
+    node.fields = [(str(i), d) for i, d in enumerate(documents)]
+    return node
+
+
+def nested():
+    """No document within a command has a field twice, whoever sends it: here the one who may do everything."""
+    one, two = (bson.Binary(bytes([i]) * 16, 4) for i in (1, 2))
+    uid = bson.Binary(hashlib.sha256(b"root@admin").digest())
+    time = bson.Timestamp(1, 1)
+    signature = pairs(("hash", b"0" * 20), ("hash", b"1" * 20), ("keyId", bson.Int64(0)))
+    topology = pairs(("processId", bson.ObjectId()), ("processId", bson.ObjectId()), ("counter", bson.Int64(1)))
+    driver, system = {"name": "a", "version": "1"}, {"type": "x"}
+    role = {"role": "read", "db": OWN}
+    cases = [
+        (("ping", 1), ("lsid", pairs(("id", one), ("id", two)))),
+        (("ping", 1), ("lsid", pairs(("id", one), ("uid", uid), ("uid", uid)))),
+        (("ping", 1), ("lsid", pairs(("id", one), ("txnNumber", 1), ("txnNumber", 2)))),
+        (("find", "c"), ("$clusterTime", pairs(("clusterTime", time), ("signature", signature)))),
+        (("find", "c"), ("$readPreference", pairs(("mode", "nearest"), ("hedge", pairs(("x", 1), ("x", 2)))))),
+        (("find", "c"), ("$readPreference", pairs(("mode", "nearest"), ("tags", listed(pairs(("x", 1), ("x", 2))))))),
+        (("create", "e"), ("expiry", pairs(("databaseMaxTTL", 50000), ("databaseMaxTTL", 6)))),
+        (("create", "e"), ("expiry", pairs(("maxTTL", 50000), ("maxTTL", 6)))),
+        (("killAllSessionsByPattern", listed(pairs(("lsid", pairs(("id", one), ("id", two)))))),),
+        (("killAllSessionsByPattern", listed(pairs(("uid", uid), ("uid", uid)))),),
+        (("killAllSessionsByPattern", listed(pairs(("users", listed(pairs(("user", "q"), ("user", "r"))))))),),
+        (("killAllSessionsByPattern", listed(pairs(("roles", listed(pairs(("role", "q"), ("role", "r"))))))),),
+        (("setParameter", 1), ("logComponentVerbosity", pairs(("verbosity", 0), ("verbosity", 1)))),
+        (("setParameter", 1), ("logComponentVerbosity", pairs(("query", pairs(("verbosity", 0), ("verbosity", 1)))))),
+        (("hello", 1), ("maxAwaitTimeMS", 1), ("topologyVersion", topology)),
+        (("hello", 1), ("client", pairs(("driver", driver), ("driver", driver), ("os", system)))),
+        (("hello", 1), ("client", pairs(("os", system), ("driver", pairs(*driver.items(), ("name", "b")))))),
+        (("createUser", "u"), ("pwd", "x"), ("roles", listed(pairs(*role.items(), ("db", "admin"))))),
+        (("createUser", "u"), ("pwd", "x"), ("roles", [role]), ("authenticationRestrictions",
+            listed(pairs(("clientSource", ["127.0.0.1"]), ("clientSource", ["10.0.0.1"]))))),
+        (("createRole", "r"), ("roles", []), ("privileges", listed(pairs(("actions", ["find"]),
+            ("resource", pairs(("db", "admin"), ("db", OTHER), ("collection", "c"))))))),
+        (("createRole", "r"), ("roles", []), ("privileges", listed(pairs(("actions", ["find"]), ("actions", ["remove"]),
+            ("resource", {"db": "admin", "collection": "c"}))))),
+        (("usersInfo", pairs(("user", "root"), ("user", "own"), ("db", "admin"))),),
+    ]  # fmt: skip
+    with Server(lambda ns: True) as server:
+        server.root.admin.command("grantRolesToUser", "root", roles=["__system"])
+        for fields in cases:
+            # Each on a connection of its own: the first hello may say who the client is.
+            own = log_in(server.proc.port, "root", PASSWORD)
+            command = pairs(*fields, ("$db", "admin"))
+            own.send(command.bytes())
+            reply = own.reply()
+            check(reply.get("code") == 40413, f"{command} -> {reply}")
+            own.sock.close()
+
+
+run_parts("access_mutations", (owner, clerk, builtin, nested), check)
