@@ -335,6 +335,13 @@ def http_logins():
         pause = {"action": "pause", "ns": "shop.sessions"}
         check(ask("/api/action", "ops", body=pause)[0] == 403, "who may look may not pause expiry")
         check(ask("/api/action", body=pause)[0] == 401, "nor may nobody")
+        # The action's privilege alone does not do: nobody acts on what he may not see.
+        for name, actions, wanted in (("holds", ["holdExpiry"], 403), ("both", ["holdExpiry", "viewExpiry"], 200)):
+            granted = [{"resource": {"cluster": True}, "actions": actions}]
+            root.admin.command("createRole", name, privileges=granted, roles=[])
+            root.admin.command("createUser", name, pwd=CANARY, roles=[name])
+            got = ask("/api/action", name, body=pause)
+            check(got[0] == wanted, f"who has {' and '.join(actions)} on the cluster: {got}")
         done = ask("/api/action", "janitor", body=pause)
         check(done[0] == 200, f"who may change it may: {done}")
         root.admin.command("updateUser", "ops", pwd="another")
