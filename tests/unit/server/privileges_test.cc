@@ -1,5 +1,6 @@
 // What each command needs (tests/data/privileges.txt) against the functions of the command table,
 // with a plain reading of privileges of its own that shares no code with PrivilegeSet.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdlib>
@@ -578,6 +579,47 @@ TEST_CASE("Nobody grants what is not his to grant", "[privileges]") {
   CHECK_FALSE(Allowed(R"({"updateUser": "me"})", "shop", own));
   CHECK_FALSE(Allowed(R"({"updateUser": "you", "pwd": "p"})", "shop", own));
   CHECK_FALSE(Allowed(R"({"updateUser": "me", "pwd": "p"})", "other", own));
+}
+
+TEST_CASE("rolesInfo about any of many roles of one's own needs no action", "[privileges]") {
+  std::vector<RoleName> roles;
+  for (const char* db : {"other", "shop"})
+    for (int i = 0; i < 500; ++i) roles.push_back({"r" + std::to_string(i), db});
+  std::ranges::sort(roles);
+  const PrivilegeSet none;
+  const auto allowed = [&](const BsonDocument& names, const std::vector<RoleName>* own) {
+    const BsonDocument command =
+        BuildBson([&](BsonBuilder& b) { b.Append("rolesInfo", names.view()["v"]); });
+    CommandRequest req;
+    REQUIRE(ParseCommandFields(command, &req, "shop"));
+    return Registry().Find("rolesInfo")->privileges({req, none, &kMe, own}).has_value();
+  };
+  const BsonDocument all = BuildBson([&](BsonBuilder& b) {
+    BsonArrayBuilder names = b.OpenArray("v");
+    for (const RoleName& r : roles) {
+      BsonBuilder name = names.OpenDocument();
+      AppendRoleName(name, r);
+    }
+  });
+  CHECK(allowed(all, &roles));
+  CHECK_FALSE(allowed(all, nullptr));
+  for (const RoleName& r : roles) {
+    const BsonDocument one = BuildBson([&](BsonBuilder& b) {
+      BsonBuilder name = b.OpenDocument("v");
+      AppendRoleName(name, r);
+    });
+    INFO(r.Shown());
+    CHECK(allowed(one, &roles));
+  }
+  // The last of each is another's.
+  for (const char* json :
+       {R"({"v": "r500"})", R"({"v": ["r0", "r500"]})", R"({"v": {"role": "r0", "db": "third"}})",
+        R"({"v": [{"role": "r0", "db": "other"}, {"role": "r0", "db": "third"}]})",
+        R"({"v": ["r0", 1]})",
+        R"({"v": ["r0", {"role": "r1", "db": "shop", "forAllDBs": true}]})"}) {
+    INFO(json);
+    CHECK_FALSE(allowed(ParseJson(json).value(), &roles));
+  }
 }
 
 TEST_CASE("currentOp's own operations are a wish that must be clear", "[privileges]") {
