@@ -300,20 +300,7 @@ def http_logins():
         root.admin.command("createUser", "away", pwd=CANARY, roles=["root"], authenticationRestrictions=away)
         root.shop.sessions.create_index("at", expireAfterSeconds=60, name="at_1")
 
-        def ask(path, user=None, password=CANARY, body=None, scheme="Basic", host="127.0.0.1"):
-            request = urllib.request.Request(f"http://{host}:{s.http}{path}", body and json.dumps(body).encode())
-            if body:
-                request.add_header("Content-Type", "application/json")
-                request.add_header("Origin", f"http://127.0.0.1:{s.http}")
-            if user is not None:
-                basic = base64.b64encode(f"{user}:{password}".encode()).decode()
-                request.add_header("Authorization", f"{scheme} {basic}")
-            try:
-                answer = urllib.request.urlopen(request, timeout=Deadline().seconds)
-                return answer.status, answer.read(200_000).decode() if path != "/events" else ""
-            except urllib.error.HTTPError as e:
-                return e.code, e.headers.get("WWW-Authenticate", "")
-
+        ask = s.ask
         check(ask("/") == (401, 'Basic realm="Mayfly", charset="UTF-8"'), "a browser is told to ask for a password")
         check("mayfly_" in ask("/metrics", "ops")[1], "a scraper with clusterMonitor gets the metrics")
         check(ask("/metrics", "ops", scheme="basic")[0] == 200, "however the scheme is spelt")
@@ -791,7 +778,6 @@ PARTS = (
     chunked_requests,
     http_logins,
     http_tokens,
-    http_crowds,
     http_crowds,
     before_login,
     gone_in_a_login,
