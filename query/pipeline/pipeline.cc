@@ -180,6 +180,7 @@ class PipelineParser {
     NoteSortKeys(pipeline->stages_);
     MAYFLY_TRY(PushBelowUnpack(pipeline->stages_, context, pipeline->scope_));
     context.eval.variables.resize(static_cast<size_t>(pipeline->scope_.slots()));
+    MAYFLY_TRY(work.Keep(&pipeline->parsed_hold_));
     return pipeline;
   }
 
@@ -274,7 +275,10 @@ Result<std::unique_ptr<Pipeline>> Pipeline::Parse(BsonView stages, const Pipelin
     MAYFLY_TRY(CheckNesting(v.view()));
     variables.emplace_back(e.name, std::move(v).Own());
   }
-  return PipelineParser::Parse(stages, options, std::move(variables), nullptr, 0);
+  MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline,
+             PipelineParser::Parse(stages, options, std::move(variables), nullptr, 0));
+  MAYFLY_TRY(work.Keep(&pipeline->parsed_hold_));  // the variables
+  return pipeline;
 }
 
 Result<std::unique_ptr<Pipeline>> ParseSubPipeline(BsonView stages, const PipelineContext& parent,
