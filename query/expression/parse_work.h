@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "protocol/error.h"
 #include "protocol/large_memory.h"
@@ -50,19 +51,30 @@ class ParseWork {
   /// Something of this size was made. Charged to the process (large_memory) until the outermost
   /// ParseWork ends, or for longer where it is kept.
   static void Made(size_t bytes) { made_ += bytes; }
+  /// A variable with a value of so many bytes was made. Returns how many of them are counted here:
+  /// a large value counts by itself. Errors: those of Step.
+  static Result<size_t> MadeVariable(std::string_view name, size_t value_bytes) {
+    // Its name and its slot, in lists that double.
+    const size_t counted =
+        256 + name.size() + (value_bytes < large_memory::kLarge ? value_bytes : 0);
+    Made(counted);
+    MAYFLY_TRY(Step(1 + counted / 1024));
+    return counted;
+  }
   /// What was made in this one so far.
   uint64_t bytes() const { return made_ - begin_; }
   /// Of these, what Keep has handed over to parsed forms. They may be gone again.
   uint64_t kept_bytes() const { return outermost_->kept_ - kept_before_; }
   /// What was made in this one, and is not kept yet, is charged to `*hold` from now on, in
   /// addition to what it holds, and no longer to the parse. The parsed form owns the hold, so that
-  /// the charge lasts as long as it does. Less than large_memory::kLarge: nothing is done. Errors: ExceededMemoryLimit 146;
+  /// the charge lasts as long as it does. Less than large_memory::kLarge: nothing is done. `most`:
+  /// of the bytes, where the rest is not part of the parsed form. Errors: ExceededMemoryLimit 146;
   /// what was made must then be dropped.
-  Result<void> Keep(large_memory::Hold* hold) {
+  Result<void> Keep(large_memory::Hold* hold, uint64_t most = UINT64_MAX) {
     const uint64_t more = bytes() - kept_bytes();
-    if (more < large_memory::kLarge) [[likely]]
+    if (more < large_memory::kLarge || most < large_memory::kLarge) [[likely]]
       return Ok();
-    return HandOver(hold, more);
+    return HandOver(hold, more < most ? more : most);
   }
   /// How many patterns were compiled in this parse, with this one.
   static uint32_t CountPattern() {

@@ -139,6 +139,10 @@ class PipelineParser {
     }
     context.variables = std::move(variables);
     ParseWork work(nullptr);
+    if (sub != nullptr)
+      for (const auto& [name, value] : sub->variables) {
+        MAYFLY_TRY(ParseWork::MadeVariable(name, value.view().size()));
+      }
     int count = 0;
     auto view_end = options.view_ends.begin();
     const StageRow* last = nullptr;
@@ -274,6 +278,7 @@ Result<std::unique_ptr<Pipeline>> Pipeline::Parse(BsonView stages, const Pipelin
     MAYFLY_TRY(Value v, expression->Evaluate(ctx));
     MAYFLY_TRY(CheckNesting(v.view()));
     variables.emplace_back(e.name, std::move(v).Own());
+    MAYFLY_TRY(ParseWork::MadeVariable(e.name, variables.back().second.view().size()));
   }
   MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline,
              PipelineParser::Parse(stages, options, std::move(variables), nullptr, 0));
