@@ -392,6 +392,7 @@ class LookupStage final : public PipelineStage {
       MAYFLY_TRY(bool hashed, Hashed());
       if (hashed) return OpenHashed(in, filter);
       SourceRequest request;
+      const ParseWork work(context_->op);
       MAYFLY_TRY(request.match, ParseMatch(filter));
       request.filter = std::move(filter);
       MAYFLY_TRY(source, context_->env->OpenSource(*context_->op, options().db, spec_.from,
@@ -455,6 +456,7 @@ class LookupStage final : public PipelineStage {
   Result<std::unique_ptr<Matches>> OpenHashed(const StreamDocument& in,
                                               const BsonDocument& filter) {
     Value local = ReadFieldPath(in.doc.AsValue(), spec_.local_path);
+    const ParseWork work(context_->op);
     MAYFLY_TRY(MatchPtr match, ParseMatch(filter));
     MAYFLY_TRY(std::vector<uint32_t> candidates,
                hashed_->Candidates(local.view(), [&] { return Check(); }));

@@ -294,6 +294,7 @@ Result<std::unique_ptr<Pipeline>> ParseSubPipeline(BsonView stages, const Pipeli
   options.allow_writes = false;
   std::vector<std::pair<std::string, Value>> variables = parent.variables;
   variables.insert(variables.end(), spec.variables.begin(), spec.variables.end());
+  const ParseWork work(parent.op);  // it may be parsed for each document
   return PipelineParser::Parse(stages, options, std::move(variables), &spec, parent.depth + 1);
 }
 

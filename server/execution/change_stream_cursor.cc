@@ -456,6 +456,7 @@ Result<std::unique_ptr<ServerCursor>> OpenChangeStream(DataServices& server, Ope
 Result<void> ExplainChangeStream(DataServices& server, Operation& op, const AggregateSpec& spec,
                                  BsonBuilder& reply) {
   MAYFLY_TRY(StreamArgs a, ParseStream(server, spec));
+  const ParseWork work(&op);
   MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline, ParseRest(server, op, spec, a));
   reply.Append("explainVersion", "1");
   BsonArrayBuilder stages = reply.OpenArray("stages");
