@@ -141,15 +141,16 @@ Result<void> AnswerFind(CommandContext& ctx, const CommandRequest& req, Prepared
     MAYFLY_TRY(source, OpenPipeline(ctx.expiry, ctx.op, view, &plan_summary));
   } else {
     std::unique_ptr<PlanExecutor> executor;
-    size_t parsed = 0;
+    size_t parsed = 0, kept = 0;
     {
       ParseWork work(&ctx.op);
       MAYFLY_TRY(executor, MakeFindExecutor(ctx.data.storage(), ctx.op, std::move(find.spec)));
       parsed = work.bytes();
+      kept = work.kept_bytes();
     }
     plan_summary = executor->PlanSummary();
     source = std::make_unique<FindCursor>(std::move(executor), coll, a.await_data);
-    MAYFLY_TRY(source->HoldParsed(parsed));
+    MAYFLY_TRY(source->HoldParsed(parsed, kept));
   }
   ctx.EditReport([&](OperationReport& r) { r.plan_summary = plan_summary; });
   int64_t batch =

@@ -54,11 +54,13 @@ class ServerCursor {
   /// Fields of the reply's `cursor` besides the batch, after NextBatch: postBatchResumeToken.
   virtual void AppendPosition(BsonBuilder& cursor) const { (void)cursor; }
 
-  /// The size of its parsed form (ParseWork::bytes), which lives as long as it does. Errors:
-  /// ExceededMemoryLimit 146.
-  Result<void> HoldParsed(size_t bytes) {
+  /// The size of its parsed form (ParseWork::bytes), which lives as long as it does. `kept`: of
+  /// these, what large_memory knows of already (ParseWork::kept_bytes). Errors: ExceededMemoryLimit
+  /// 146.
+  Result<void> HoldParsed(size_t bytes, size_t kept = 0) {
     parsed_bytes_ = bytes;
-    return parsed_.Set(bytes);
+    parsed_kept_ = kept;
+    return parsed_.Set(bytes - kept);
   }
   /// What it takes between two batches.
   size_t bytes() const {
@@ -70,7 +72,7 @@ class ServerCursor {
   size_t held_bytes() const {
     large_memory::Kept kept;
     AddKept(&kept);
-    return parsed_.held() + kept.held;
+    return parsed_kept_ + parsed_.held() + kept.held;
   }
 
  protected:
@@ -80,7 +82,7 @@ class ServerCursor {
   virtual void AddKept(large_memory::Kept* kept) const { (void)kept; }
 
  private:
-  size_t parsed_bytes_ = 0;
+  size_t parsed_bytes_ = 0, parsed_kept_ = 0;
   large_memory::Hold parsed_;
 };
 

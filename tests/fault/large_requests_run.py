@@ -14,7 +14,20 @@ from functools import partial
 import bson
 from bson import json_util
 
-from fault_test import ROOT, Checks, Client, figure, forget_peak, log_in, memory_mb, run_parts, start, stop, until
+from fault_test import (
+    BINARY,
+    ROOT,
+    Checks,
+    Client,
+    figure,
+    forget_peak,
+    log_in,
+    memory_mb,
+    run_parts,
+    start,
+    stop,
+    until,
+)
 
 BYTES = 15_000_000
 # A connection's turn on its thread is half a millisecond; ten times that, beside what it takes to receive the bytes.
@@ -389,6 +402,78 @@ def together():
         check(grown < 1500, f"six at once take {grown} MB")
 
 
+def limited(folder, kilobytes):
+    """A program that is the server with so much address space, of which a quarter may be large values."""
+    path = folder + "/limited"
+    with open(path, "w") as f:
+        f.write(f'#!/bin/sh\nulimit -v {kilobytes}\nexec "{BINARY}" "$@"\n')
+    os.chmod(path, 0o755)
+    return path
+
+
+def code_of(reply):
+    """That of the command or of its one statement."""
+    errors = [reply, *reply.get("writeErrors", []), *reply.get("cursor", {}).get("firstBatch", [])]
+    return next((e["code"] for e in errors if "code" in e), "ok")
+
+
+def parsed_together():
+    """What runs is charged for what it was parsed into: of requests of 14 MB that become ten times as much each, sent
+    one by one while those before them run, some are refused, whatever the command."""
+    most_mb, each_mb = 768, 100
+    expression = {"$max": ["$v"] * 900_000}
+    stages = [{"$addFields": {"x": expression}}, {"$match": {"x": "none"}}]
+    aggregate = {"aggregate": "c", "pipeline": stages, "cursor": {}}
+    stage = [{"$set": {"z": expression}}]
+    commands = {
+        "aggregate": aggregate,
+        "an explained aggregate": {"explain": aggregate, "verbosity": "executionStats"},
+        "update": {"update": "c", "updates": [{"q": {}, "u": stage, "multi": True}]},
+        "bulkWrite": {"bulkWrite": 1, "ops": [{"update": 0, "filter": {}, "updateMods": stage, "multi": True}],
+                      "nsInfo": [{"ns": "shop.c"}]},
+    }  # fmt: skip
+    for name, command in commands.items():
+        with tempfile.TemporaryDirectory() as folder:
+            proc, client = start(folder + "/data", binary=limited(folder, most_mb * 4 * 1024))
+            for n in range(10):
+                documents = [{"_id": n * 3000 + i, "v": i} for i in range(3000)]
+                check(client.command("shop", {"insert": "c", "documents": documents})["ok"] == 1, "documents")
+            db = "admin" if name == "bulkWrite" else "shop"
+            body = bson.encode({**command, "comment": "together", "$db": db})
+            before = memory_mb(proc.pid)
+            replies, threads = [], []
+
+            def one(body=body, replies=replies, port=proc.port):
+                other = Client("127.0.0.1", port)
+                replies.append(code_of(send(other, body)))
+                other.sock.close()
+
+            # Each when those before it are parsed, so that what they hold then counts.
+            for _ in range(8):
+                threads.append(threading.Thread(target=one))
+                threads[-1].start()
+
+                def parsed(pid=proc.pid, before=before, threads=threads, replies=replies):
+                    return replies or memory_mb(pid) - before >= each_mb * len(threads)
+
+                check(until(parsed), f"{name}: the request is read")
+            check(until(lambda replies=replies: 146 in replies), f"{name}: some are refused: {replies}")
+            peak = memory_mb(proc.pid, "VmHWM") - before
+            print(f"{name}: {peak} MB, {replies}", flush=True)
+            figure(f"memory of {name}, eight at once", peak, "MB")
+
+            def ended(client=client, threads=threads):
+                asked = {"currentOp": 1, "command.comment": "together"}
+                for op in client.command("admin", asked)["inprog"]:
+                    client.command("admin", {"killOp": 1, "op": op["opid"]})
+                return not any(t.is_alive() for t in threads)
+
+            check(until(ended), f"{name}: they end")
+            check(set(replies) <= {"ok", 146, 11601}, f"{name}: each is carried out, refused or killed: {replies}")
+            check(client.command("admin", {"ping": 1})["ok"] == 1, f"{name}: the server goes on")
+            check(stop(proc) == 0, f"{name}: and ends well")
+
+
 def interrupted():
     """What decides is interrupted: by killOp, which finds it, and by maxTimeMS."""
     with Server() as server:
@@ -446,4 +531,4 @@ def until_killed(make, most=20):
     return False
 
 
-run_parts("large_requests", (kinds, short, point_reads, shown, together, interrupted), check)
+run_parts("large_requests", (kinds, short, point_reads, shown, together, parsed_together, interrupted), check)
