@@ -32,20 +32,13 @@ constexpr int kDocumentsPerUnit = 1000;
 constexpr size_t kBytesPerUnit = 4 << 20;
 constexpr int kDocumentsPerDelete = 100;
 
-/// {errInfo: {failingDocumentId, details}}. A note stands for details too long for a reply.
+/// {errInfo: {failingDocumentId, details}}.
 BsonDocument ValidationFailure(const CollectionInfo& coll, BsonView doc, Instant now) {
-  constexpr size_t kMaxBytes = size_t{1} << 19;
   return BuildBson([&](BsonBuilder& b) {
     auto info = b.OpenDocument("errInfo");
     const BsonValue id = doc["_id"];
-    if (id.size() <= kMaxBytes) info.Append("failingDocumentId", id);
-    const BsonDocument details = ExplainMismatch(coll.validator, doc, now);
-    if (details.view().size() <= kMaxBytes) {
-      info.Append("details", details);
-      return;
-    }
-    BsonBuilder cut = info.OpenDocument("details");
-    cut.Append("reason", "the explanation is too long for a reply").Append("truncated", true);
+    if (id.size() <= kMaxExplanation) info.Append("failingDocumentId", id);
+    info.Append("details", ExplainMismatch(coll.validator, doc, now));
   });
 }
 
