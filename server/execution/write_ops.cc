@@ -59,7 +59,8 @@ BsonDocument ShownFailure(const CollectionInfo& coll, BsonView doc, Instant now)
     b.AppendAll(ShownDefinition(coll.db, coll.name, {}, piece));
     // The explanation quotes what is hidden in the document, also where that is left out.
     if (ShowsWhole(coll.db, coll.name, {"document", doc.AsValue()}))
-      b.AppendAll(ValidationFailure(coll, doc, now));
+      // It quotes the validator, too.
+      b.AppendAll(ShownDefinition(coll.db, coll.name, {}, ValidationFailure(coll, doc, now)));
     else
       b.Append("errInfo", kRedacted);
   });

@@ -235,6 +235,7 @@ ROWS = {
 INTERNAL = {
     "protocol/bson_check.cc kMaxChecked": "beyond it a message is checked elsewhere",
     "protocol/bson_view.h kMaxKey": "a type",
+    "protocol/secret_names.cc kMaxName": "of a field that is shown; the beginning of the name decides",
     "protocol/bson_builder.h kMaxLength": "a type's range",
     "protocol/bson_view.h kMaxBsonInternalSize": "the document's, with room for what goes around it",
     "protocol/decimal128.cc kMaxCoefficient": "arithmetic",
