@@ -176,12 +176,11 @@ Result<bool> StatementRunner::Tell(WriteStatements& statements, const WriteState
       return outcome.error();
     return statements.Failed(i, outcome.error());
   }
-  if (s.documents.empty()) {
-    MAYFLY_TRY(statements.Done(i, std::move(outcome).value()));
-  } else {
-    MAYFLY_TRY(statements.Inserted(i, end - i));
-  }
-  return true;
+  const Result<void> told = s.documents.empty() ? statements.Done(i, std::move(outcome).value())
+                                                : statements.Inserted(i, end - i);
+  if (told) return true;
+  if (transaction_ != nullptr) transaction_->Fail();
+  return told.error();
 }
 
 Result<bool> StatementRunner::InsertBlocking(WriteStatements& statements, const WriteStatement& s,
@@ -203,6 +202,7 @@ Result<bool> StatementRunner::InsertBlocking(WriteStatements& statements, const 
     if (until > next)
       if (Result<void> told = statements.Inserted(next, until - next); !told)
         ends = std::move(told).error();
+    if (ends && transaction_ != nullptr) transaction_->Fail();
     next = until;
     return !ends;
   };
