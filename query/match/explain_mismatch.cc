@@ -167,12 +167,13 @@ void Explainer::Considered(std::string_view path, bool leaf_arrays, bool types,
   };
   match::AmbiguousSteps steps;
   WalkPath(doc, path, leaf_arrays, -1, collect);
-  if (steps.TooMany()) out.room().Cut();
-  if (out.room().cut()) return;
   if (seen.empty()) {
+    if (steps.TooMany()) out.room().Cut();
     out.Append("reason", "field was missing");
     return;
   }
+  if (steps.TooMany()) out.room().Cut();
+  if (out.room().cut()) return;
   out.Append("reason", reason);
   if (seen.size() == 1) {
     out.Append("consideredValue", seen[0]);
