@@ -671,6 +671,9 @@ def of_errors(s, root):
     hold = d.command("ttlHold", "words", filter={"password": VALUE, "a": "visible-filter"}, reason="x")
     d.command("ttlHoldRelease", "words", holdId=hold["holdId"])
     check(Path(s.audit_path).read_text().count("visible-filter") >= 2, "the audit log has the rest of the filter")
+    client = {"driver": {"name": "visible-driver", "version": "1"}, "os": {"type": "any", "password": VALUE}}
+    check(Client("127.0.0.1", s.port).command("admin", {"hello": 1, "client": client})["ok"] == 1, "a first hello")
+    check(until(lambda: "visible-driver" in s.log()), "the log tells of clients")
     d.create_collection("strict", validator={"password": {"$eq": VALUE}}, validationAction="warn")
     d.strict.insert_one({"a": 1})
     shown_nowhere(s, root, "messages of errors", secrets=(VALUE,))
