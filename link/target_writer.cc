@@ -6,6 +6,7 @@
 
 #include "link/selection.h"
 #include "protocol/bson_builder.h"
+#include "protocol/secret_names.h"
 
 namespace mayfly {
 namespace {
@@ -193,7 +194,7 @@ ClusterResult<void> TargetWriter::Name(std::string_view ns, BsonValue id, const 
       BsonBuilder change = u.OpenDocument("u");
       change.OpenDocument("$set")
           .Append("code", static_cast<int32_t>(why.code))
-          .Append("errmsg", why.message);
+          .Append("errmsg", WithoutSecret(why.message));
       change.OpenDocument("$currentDate").Append("at", true);
     }
     u.Append("upsert", true);

@@ -41,10 +41,14 @@ class BsonBuilder {
     }
   }
 
-  /// Ends the document: writes its end marker and its length. Further calls do nothing.
+  /// Ends the document: writes its end marker and its length. Further calls do nothing. A document
+  /// of 2 GiB has no length that BSON can say, and readers trust lengths: it becomes an empty one.
+  /// Code that may come near must stop before.
   void Done() {
     if (done_) return;
     done_ = true;
+    if (out_->size() - start_ >= kMaxLength) [[unlikely]]
+      out_->resize(start_ + sizeof(int32_t));
     out_->push_back('\0');
     StoreLe<int32_t>(out_->data() + start_, static_cast<int32_t>(out_->size() - start_));
   }
@@ -182,6 +186,7 @@ class BsonBuilder {
     out_->append(reinterpret_cast<const char*>(&v), sizeof v);
     return *this;
   }
+  static constexpr size_t kMaxLength = 0x7fff'ffff;
   std::string* out_;
   size_t start_;
   bool done_ = false;

@@ -2,12 +2,16 @@
 
 #include "query/expression/nesting.h"
 #include "query/expression/parse_work.h"
+#include "query/match/explanation.h"
 #include "query/match/match_internal.h"
 
 namespace mayfly {
 
 namespace {
 
+using match::ExplanationBuilder;
+using match::ExplanationList;
+using match::ExplanationRoom;
 using match::WalkPath;
 
 struct Explainer {
@@ -30,14 +34,14 @@ struct Explainer {
   }
 
   /// `wanted`: whether the filter should have matched; its details say why it did the opposite.
-  void Filter(BsonView filter, bool wanted, BsonBuilder& out) const;
-  void Clause(BsonView clause, bool wanted, BsonBuilder& out) const;
-  void Logical(std::string_view name, BsonView members, bool wanted, BsonBuilder& out) const;
+  void Filter(BsonView filter, bool wanted, ExplanationBuilder& out) const;
+  void Clause(BsonView clause, bool wanted, ExplanationBuilder& out) const;
+  void Logical(std::string_view name, BsonView members, bool wanted, ExplanationBuilder& out) const;
   void Predicate(std::string_view path, const BsonElement& op, BsonView clause, bool wanted,
-                 BsonBuilder& out) const;
-  void Expr(BsonView clause, bool wanted, BsonBuilder& out) const;
+                 ExplanationBuilder& out) const;
+  void Expr(BsonView clause, bool wanted, ExplanationBuilder& out) const;
   void Considered(std::string_view path, bool leaf_arrays, bool types, std::string_view reason,
-                  BsonBuilder& out) const;
+                  ExplanationBuilder& out) const;
 };
 
 bool IsOperators(BsonValue v) {
@@ -47,8 +51,9 @@ bool IsOperators(BsonValue v) {
 }
 
 /// The filter taken apart into filters of one operator each.
-std::vector<BsonDocument> OneOperatorEach(BsonView filter) {
+std::vector<BsonDocument> OneOperatorEach(BsonView filter, ExplanationRoom& room) {
   std::vector<BsonDocument> out;
+  if (!room.TakeCopy(filter.size())) return out;
   for (const BsonElement& e : filter) {
     if (e.name == "$comment") continue;
     if (e.name.starts_with('$') || !IsOperators(e.value)) {
@@ -68,39 +73,39 @@ std::vector<BsonDocument> OneOperatorEach(BsonView filter) {
   return out;
 }
 
-void Explainer::Filter(BsonView filter, bool wanted, BsonBuilder& out) const {
-  std::vector<BsonDocument> clauses = OneOperatorEach(filter);
+void Explainer::Filter(BsonView filter, bool wanted, ExplanationBuilder& out) const {
+  std::vector<BsonDocument> clauses = OneOperatorEach(filter, out.room());
   if (clauses.size() == 1) return Clause(clauses[0], wanted, out);
   out.Append("operatorName", "$and");
-  BsonArrayBuilder list = out.OpenArray(wanted ? "clausesNotSatisfied" : "clausesSatisfied");
+  ExplanationList list = out.OpenArray(wanted ? "clausesNotSatisfied" : "clausesSatisfied");
   for (size_t i = 0; i < clauses.size(); ++i) {
-    if (match::ExplanationTooLong(list.raw().buffer().size())) break;
+    if (!list.room().GoOn()) break;
     if (Matches(clauses[i]) == wanted) continue;
-    BsonBuilder entry = list.OpenDocument();
+    ExplanationBuilder entry = list.OpenDocument();
     entry.Append("index", static_cast<int32_t>(i));
-    BsonBuilder details = entry.OpenDocument("details");
+    ExplanationBuilder details = entry.OpenDocument("details");
     Clause(clauses[i], wanted, details);
   }
 }
 
 void Explainer::Logical(std::string_view name, BsonView members, bool wanted,
-                        BsonBuilder& out) const {
+                        ExplanationBuilder& out) const {
   out.Append("operatorName", name);
   const bool inner = name == "$nor" ? !wanted : wanted;
-  BsonArrayBuilder list = out.OpenArray(inner ? "clausesNotSatisfied" : "clausesSatisfied");
+  ExplanationList list = out.OpenArray(inner ? "clausesNotSatisfied" : "clausesSatisfied");
   int32_t i = 0;
   for (const BsonElement& m : members) {
     const int32_t index = i++;
-    if (match::ExplanationTooLong(list.raw().buffer().size())) break;
+    if (!list.room().GoOn()) break;
     if (Matches(m.value.Document()) == inner) continue;
-    BsonBuilder entry = list.OpenDocument();
+    ExplanationBuilder entry = list.OpenDocument();
     entry.Append("index", index);
-    BsonBuilder details = entry.OpenDocument("details");
+    ExplanationBuilder details = entry.OpenDocument("details");
     Filter(m.value.Document(), inner, details);
   }
 }
 
-void Explainer::Clause(BsonView clause, bool wanted, BsonBuilder& out) const {
+void Explainer::Clause(BsonView clause, bool wanted, ExplanationBuilder& out) const {
   const BsonElement e = clause.First();
   if (e.name == "$and" || e.name == "$or" || e.name == "$nor")
     return Logical(e.name, e.value.Document(), wanted, out);
@@ -113,7 +118,7 @@ void Explainer::Clause(BsonView clause, bool wanted, BsonBuilder& out) const {
     }
     const BsonView schema = e.value.Document();
     out.Append("title", schema["title"]).Append("description", schema["description"]);
-    BsonArrayBuilder rules = out.OpenArray("schemaRulesNotSatisfied");
+    ExplanationList rules = out.OpenArray("schemaRulesNotSatisfied");
     match::ExplainSchema(schema, doc.AsValue(), rules);
     return;
   }
@@ -129,7 +134,7 @@ void Explainer::Clause(BsonView clause, bool wanted, BsonBuilder& out) const {
             out);
 }
 
-void Explainer::Expr(BsonView clause, bool wanted, BsonBuilder& out) const {
+void Explainer::Expr(BsonView clause, bool wanted, ExplanationBuilder& out) const {
   out.Append("operatorName", "$expr").Append("specifiedAs", clause);
   out.Append("reason", wanted ? "expression did not match" : "expression did match");
   VariableScope scope;
@@ -141,23 +146,34 @@ void Explainer::Expr(BsonView clause, bool wanted, BsonBuilder& out) const {
   ctx.op = ParseWork::Asked();
   ctx.variables.resize(static_cast<size_t>(scope.slots()));
   Result<Value> v = parsed.value()->Evaluate(ctx);
-  if (v && v.value().view().size() <= static_cast<uint32_t>(kMaxBsonUserSize))
-    out.Append("expressionResult", v.value().view());
+  if (v) out.Append("expressionResult", v.value().view());
 }
 
 void Explainer::Considered(std::string_view path, bool leaf_arrays, bool types,
-                           std::string_view reason, BsonBuilder& out) const {
+                           std::string_view reason, ExplanationBuilder& out) const {
+  // Many ways may lead to a value, and each would show it: the walk ends when there is no room.
   std::vector<BsonValue> seen;
+  size_t bytes = 0;
   auto collect = [&](BsonValue v, int) {
-    if (!v.missing()) seen.push_back(v);
+    if (v.missing()) return false;
+    constexpr size_t kHeader = 3;  // an element's type, and at least one digit as its name
+    bytes += kHeader + v.size();
+    if (bytes > out.room().left()) {
+      out.room().Cut();
+      return true;
+    }
+    seen.push_back(v);
     return false;
   };
   match::AmbiguousSteps steps;
   WalkPath(doc, path, leaf_arrays, -1, collect);
   if (seen.empty()) {
+    if (steps.TooMany()) out.room().Cut();
     out.Append("reason", "field was missing");
     return;
   }
+  if (steps.TooMany()) out.room().Cut();
+  if (out.room().cut()) return;
   out.Append("reason", reason);
   if (seen.size() == 1) {
     out.Append("consideredValue", seen[0]);
@@ -165,21 +181,22 @@ void Explainer::Considered(std::string_view path, bool leaf_arrays, bool types,
     return;
   }
   {
-    BsonArrayBuilder values = out.OpenArray("consideredValues");
+    ExplanationList values = out.OpenArray("consideredValues");
     for (BsonValue v : seen) values.Append(v);
   }
   if (!types) return;
-  BsonArrayBuilder names = out.OpenArray("consideredTypes");
+  ExplanationList names = out.OpenArray("consideredTypes");
   for (BsonValue v : seen) names.Append(BsonTypeName(v.type()));
 }
 
 void Explainer::Predicate(std::string_view path, const BsonElement& op, BsonView clause,
-                          bool wanted, BsonBuilder& out) const {
+                          bool wanted, ExplanationBuilder& out) const {
   const std::string_view name = op.name;
   out.Append("operatorName", name);
   if (name == "$not") {
-    BsonDocument inner = BuildBson([&](BsonBuilder& b) { b.Append(path, op.value); });
-    BsonBuilder details = out.OpenDocument("details");
+    if (!out.room().TakeCopy(path.size() + op.value.size())) return;
+    const BsonDocument inner = BuildBson([&](BsonBuilder& b) { b.Append(path, op.value); });
+    ExplanationBuilder details = out.OpenDocument("details");
     return Filter(inner, !wanted, details);
   }
   out.Append("specifiedAs", clause);
@@ -224,17 +241,22 @@ void Explainer::Predicate(std::string_view path, const BsonElement& op, BsonView
 
 BsonDocument ExplainMismatch(BsonView filter, BsonView doc, Instant now) {
   Explainer explainer{doc, now};
-  BsonDocument details = BuildBson([&](BsonBuilder& b) { explainer.Filter(filter, true, b); });
+  ExplanationRoom room(kMaxExplanation);
+  std::string bytes;
+  {
+    ExplanationBuilder out(BsonBuilder(bytes), room);
+    explainer.Filter(filter, true, out);
+  }
+  if (room.cut())
+    return BuildBson([](BsonBuilder& b) {
+      b.Append("reason", "the explanation is too long for a reply").Append("truncated", true);
+    });
+  BsonDocument details(std::move(bytes));
   // The reply around it comes on top.
   constexpr int kAround = 8;
   if (!NestsDeeper(details.view().AsValue(), kMaxValueDepth - kAround)) return details;
   return BuildBson(
       [](BsonBuilder& b) { b.Append("reason", "the details nest too deep to be shown"); });
-}
-
-bool match::ExplanationTooLong(size_t bytes) {
-  constexpr size_t kMaxBytes = 1 << 20;
-  return bytes > kMaxBytes || !ParseWork::Step();
 }
 
 }  // namespace mayfly

@@ -5,19 +5,17 @@
 
 namespace mayfly {
 
+/// The most bytes that an explanation has.
+inline constexpr size_t kMaxExplanation = size_t{1} << 19;
+
 /// Why `doc` does not match `filter`, as a failed document validation shows it in
 /// `errInfo.details` (manual: Schema Validation, Handle Invalid Documents):
 /// `{operatorName, specifiedAs, reason, consideredValue …}`; `$and`, `$or` and `$nor` list their
 /// clauses, `$jsonSchema` the rules that are not satisfied. REQUIRES: `filter` parses and does not
 /// match. Slow: it parses the filter again, clause by clause; for failures only.
-/// Cut when it becomes long or the operation of the enclosing ParseWork must stop.
+/// At most kMaxExplanation bytes: there is only a note, `{reason, truncated: true}`, in place of
+/// more, or when the operation of the enclosing ParseWork must stop. Values are copied only as far
+/// as they have room.
 BsonDocument ExplainMismatch(BsonView filter, BsonView doc, Instant now);
-
-namespace match {
-/// Whether an explanation that is so long by now has to end.
-bool ExplanationTooLong(size_t bytes);
-/// The `schemaRulesNotSatisfied` of `value` under a JSON schema, one entry per rule.
-void ExplainSchema(BsonView schema, BsonValue value, BsonArrayBuilder& rules);
-}  // namespace match
 
 }  // namespace mayfly

@@ -1,7 +1,7 @@
 #include <array>
 
 #include "query/expression/parse_work.h"
-#include "query/match/explain_mismatch.h"
+#include "query/match/explanation.h"
 #include "query/match/match_internal.h"
 
 namespace mayfly::match {
@@ -38,23 +38,23 @@ BsonDocument Rule(BsonView schema, std::string_view keyword) {
   });
 }
 
-void AppendHead(const BsonElement& rule, BsonView specified, BsonBuilder& out) {
+void AppendHead(const BsonElement& rule, BsonView specified, ExplanationBuilder& out) {
   out.Append("operatorName", rule.name).Append("specifiedAs", specified);
 }
 
 /// One entry: a keyword's details about a value that breaks it.
 void Simple(const BsonElement& rule, BsonView specified, std::string_view reason, BsonValue v,
-            BsonBuilder& out) {
+            ExplanationBuilder& out) {
   AppendHead(rule, specified, out);
   out.Append("reason", reason).Append("consideredValue", v);
 }
 
-void Details(BsonView schema, BsonValue v, BsonBuilder& out) {
-  BsonArrayBuilder details = out.OpenArray("details");
+void Details(BsonView schema, BsonValue v, ExplanationBuilder& out) {
+  ExplanationList details = out.OpenArray("details");
   ExplainSchema(schema, v, details);
 }
 
-void Property(std::string_view name, BsonView schema, BsonValue v, BsonBuilder& out) {
+void Property(std::string_view name, BsonView schema, BsonValue v, ExplanationBuilder& out) {
   out.Append("propertyName", name)
       .Append("title", schema["title"])
       .Append("description", schema["description"]);
@@ -77,38 +77,39 @@ BsonView SubDocument(BsonView doc, std::string_view name) {
   return v.IsDocument() ? v.Document() : BsonView();
 }
 
-void Properties(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& out) {
+void Properties(const BsonElement& rule, BsonView, BsonValue v, ExplanationBuilder& out) {
   const std::string_view k = rule.name;
   out.Append("operatorName", k);
-  BsonArrayBuilder list = out.OpenArray("propertiesNotSatisfied");
+  ExplanationList list = out.OpenArray("propertiesNotSatisfied");
   for (const BsonElement& p : rule.value.Document()) {
     BsonValue member = v.Document()[p.name];
-    if (ExplanationTooLong(list.raw().buffer().size())) break;
+    if (!list.room().GoOn()) break;
     if (member.missing() || Fits(p.value.Document(), member)) continue;
-    BsonBuilder entry = list.OpenDocument();
+    ExplanationBuilder entry = list.OpenDocument();
     Property(p.name, p.value.Document(), member, entry);
   }
 }
 
-void PatternProperties(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& out) {
+void PatternProperties(const BsonElement& rule, BsonView, BsonValue v, ExplanationBuilder& out) {
   const std::string_view k = rule.name;
   out.Append("operatorName", k);
-  BsonArrayBuilder list = out.OpenArray("details");
+  ExplanationList list = out.OpenArray("details");
   for (const BsonElement& p : rule.value.Document()) {
     Result<CompiledRegex::Ptr> regex = CompiledRegex::Compile(p.name, "");
     if (!regex) continue;
     for (const BsonElement& member : v.Document()) {
-      if (ExplanationTooLong(list.raw().buffer().size())) return;
+      if (!list.room().GoOn()) return;
       Result<bool> named = regex.value()->Matches(member.name);
       if (!named || !named.value() || Fits(p.value.Document(), member.value)) continue;
-      BsonBuilder entry = list.OpenDocument();
+      ExplanationBuilder entry = list.OpenDocument();
       entry.Append("propertyName", member.name).Append("regexMatched", p.name);
       Details(p.value.Document(), member.value, entry);
     }
   }
 }
 
-void AdditionalProperties(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilder& out) {
+void AdditionalProperties(const BsonElement& rule, BsonView schema, BsonValue v,
+                          ExplanationBuilder& out) {
   const std::string_view k = rule.name;
   const BsonView properties = SubDocument(schema, "properties");
   const BsonView patterns = SubDocument(schema, "patternProperties");
@@ -116,7 +117,7 @@ void AdditionalProperties(const BsonElement& rule, BsonView schema, BsonValue v,
   out.Append("specifiedAs", BuildBson([&](BsonBuilder& b) { b.Append(rule); }));
   if (rule.value.IsDocument()) {
     for (const BsonElement& member : v.Document()) {
-      if (ExplanationTooLong(out.buffer().size())) return;
+      if (!out.room().GoOn()) return;
       if (properties.Has(member.name) || NamedByPattern(patterns, member.name) ||
           Fits(rule.value.Document(), member.value))
         continue;
@@ -127,33 +128,33 @@ void AdditionalProperties(const BsonElement& rule, BsonView schema, BsonValue v,
     }
     return;
   }
-  BsonArrayBuilder list = out.OpenArray("additionalProperties");
+  ExplanationList list = out.OpenArray("additionalProperties");
   for (const BsonElement& member : v.Document()) {
-    if (ExplanationTooLong(list.raw().buffer().size())) break;
+    if (!list.room().GoOn()) break;
     if (!properties.Has(member.name) && !NamedByPattern(patterns, member.name))
       list.Append(member.name);
   }
 }
 
-void Required(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& out) {
+void Required(const BsonElement& rule, BsonView, BsonValue v, ExplanationBuilder& out) {
   AppendHead(rule, BuildBson([&](BsonBuilder& b) { b.Append(rule); }), out);
-  BsonArrayBuilder list = out.OpenArray("missingProperties");
+  ExplanationList list = out.OpenArray("missingProperties");
   for (const BsonElement& name : rule.value.Document()) {
-    if (ExplanationTooLong(list.raw().buffer().size())) break;
+    if (!list.room().GoOn()) break;
     if (!v.Document().Has(name.value.String())) list.Append(name.value.String());
   }
 }
 
-void Dependencies(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& out) {
+void Dependencies(const BsonElement& rule, BsonView, BsonValue v, ExplanationBuilder& out) {
   const std::string_view k = rule.name;
   out.Append("operatorName", k);
-  BsonArrayBuilder list = out.OpenArray("failingDependencies");
+  ExplanationList list = out.OpenArray("failingDependencies");
   for (const BsonElement& d : rule.value.Document()) {
-    if (ExplanationTooLong(list.raw().buffer().size())) break;
+    if (!list.room().GoOn()) break;
     if (!v.Document().Has(d.name)) continue;
     if (d.value.IsDocument()) {
       if (Fits(d.value.Document(), v)) continue;
-      BsonBuilder entry = list.OpenDocument();
+      ExplanationBuilder entry = list.OpenDocument();
       entry.Append("conditionalProperty", d.name);
       Details(d.value.Document(), v, entry);
       continue;
@@ -162,14 +163,14 @@ void Dependencies(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& o
     for (const BsonElement& name : d.value.Document())
       if (!v.Document().Has(name.value.String())) missing.push_back(name.value.String());
     if (missing.empty()) continue;
-    BsonBuilder entry = list.OpenDocument();
+    ExplanationBuilder entry = list.OpenDocument();
     entry.Append("conditionalProperty", d.name);
-    BsonArrayBuilder names = entry.OpenArray("missingProperties");
+    ExplanationList names = entry.OpenArray("missingProperties");
     for (std::string_view m : missing) names.Append(m);
   }
 }
 
-void Items(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilder& out) {
+void Items(const BsonElement& rule, BsonView schema, BsonValue v, ExplanationBuilder& out) {
   const std::string_view k = rule.name;
   const BsonValue items = schema["items"];
   const size_t fixed = items.IsArray() ? static_cast<size_t>(items.Document().Count()) : size_t{0};
@@ -177,7 +178,7 @@ void Items(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilder& o
   size_t i = 0;
   for (const BsonElement& member : v.Document()) {
     const size_t at = i++;
-    if (ExplanationTooLong(out.buffer().size())) break;
+    if (!out.room().GoOn()) break;
     BsonValue sub = rule.value;
     if (k == "items" && items.IsArray()) {
       if (at >= fixed) break;
@@ -194,29 +195,29 @@ void Items(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilder& o
   }
 }
 
-void Combined(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& out) {
+void Combined(const BsonElement& rule, BsonView, BsonValue v, ExplanationBuilder& out) {
   const std::string_view k = rule.name;
   out.Append("operatorName", k);
   std::vector<int32_t> fit;
   int32_t n = 0;
   for (const BsonElement& s : rule.value.Document()) {
-    if (ExplanationTooLong(out.buffer().size())) break;
+    if (!out.room().GoOn()) break;
     if (Fits(s.value.Document(), v)) fit.push_back(n);
     ++n;
   }
   if (k == "oneOf" && fit.size() > 1) {
     out.Append("reason", "more than one subschema matched");
-    BsonArrayBuilder list = out.OpenArray("matchingSchemaIndexes");
+    ExplanationList list = out.OpenArray("matchingSchemaIndexes");
     for (int32_t i : fit) list.Append(i);
     return;
   }
-  BsonArrayBuilder list = out.OpenArray("schemasNotSatisfied");
+  ExplanationList list = out.OpenArray("schemasNotSatisfied");
   n = 0;
   for (const BsonElement& s : rule.value.Document()) {
     const int32_t at = n++;
-    if (ExplanationTooLong(list.raw().buffer().size())) break;
+    if (!list.room().GoOn()) break;
     if (Fits(s.value.Document(), v)) continue;
-    BsonBuilder entry = list.OpenDocument();
+    ExplanationBuilder entry = list.OpenDocument();
     entry.Append("index", at);
     Details(s.value.Document(), v, entry);
   }
@@ -225,7 +226,7 @@ void Combined(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& out) 
 /// Keywords whose entries list the parts that fail.
 struct CompositeKeyword {
   std::string_view name;
-  void (*explain)(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilder& out);
+  void (*explain)(const BsonElement& rule, BsonView schema, BsonValue v, ExplanationBuilder& out);
 };
 constexpr CompositeKeyword kComposites[] = {{"properties", &Properties},
                                             {"patternProperties", &PatternProperties},
@@ -238,7 +239,7 @@ constexpr CompositeKeyword kComposites[] = {{"properties", &Properties},
                                             {"anyOf", &Combined},
                                             {"oneOf", &Combined}};
 
-bool Composite(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilder& out) {
+bool Composite(const BsonElement& rule, BsonView schema, BsonValue v, ExplanationBuilder& out) {
   for (const CompositeKeyword& c : kComposites) {
     if (c.name != rule.name) continue;
     c.explain(rule, schema, v, out);
@@ -247,7 +248,8 @@ bool Composite(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilde
   return false;
 }
 
-void One(const BsonElement& rule, BsonView schema, BsonView alone, BsonValue v, BsonBuilder& out) {
+void One(const BsonElement& rule, BsonView schema, BsonView alone, BsonValue v,
+         ExplanationBuilder& out) {
   if (Composite(rule, schema, v, out)) return;
   const std::string_view k = rule.name;
   if (k == "bsonType" || k == "type") {
@@ -310,14 +312,15 @@ constexpr std::array kOrder = {"type",
 
 }  // namespace
 
-void ExplainSchema(BsonView schema, BsonValue value, BsonArrayBuilder& rules) {
+void ExplainSchema(BsonView schema, BsonValue value, ExplanationList& rules) {
   for (std::string_view keyword : kOrder) {
     BsonValue rule = schema[keyword];
     if (rule.missing()) continue;
-    if (ExplanationTooLong(rules.raw().buffer().size())) return;
-    BsonDocument alone = Rule(schema, keyword);
+    if (!rules.room().GoOn()) return;
+    const BsonDocument alone = Rule(schema, keyword);
+    if (!rules.room().TakeCopy(alone.view().size())) return;
     if (Fits(alone, value)) continue;
-    BsonBuilder entry = rules.OpenDocument();
+    ExplanationBuilder entry = rules.OpenDocument();
     One({keyword, rule}, schema, alone, value, entry);
   }
 }

@@ -131,6 +131,11 @@ void Log::Write(LogSeverity s, LogComponent c, int id, std::string_view msg, Bso
     redacted = RedactAttributes(id, attr);
     attr = redacted;
   }
+  BsonDocument without;
+  if (!attr.empty() && QuotesSecretInError(attr)) [[unlikely]] {
+    without = WithoutSecretErrors(attr);
+    attr = without;
+  }
   const Instant now = clock_.Now();
   std::string json = FormatLogJson(now, options_.timestamps, s, c, id, ctx, msg, attr);
   std::string text;

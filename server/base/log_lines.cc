@@ -5,6 +5,7 @@
 
 #include "protocol/cut_text.h"
 #include "protocol/extended_json.h"
+#include "protocol/secret_names.h"
 #include "protocol/utf8.h"
 #include "server/base/log.h"
 #include "server/base/log_redaction.h"
@@ -42,6 +43,12 @@ constexpr std::string_view kClientData[] = {
 /// Lines whose "error" is the system's, or our own: why a login, a handshake or a file has failed.
 constexpr int kOwnErrors[] = {20575,   22988,   5286306, 5286307, 9000116,
                               9000117, 9000121, 9000131, 9000301};
+
+/// An attribute that is the text of an error and may not be shown.
+bool IsSecretError(const BsonElement& e) {
+  return (e.name == "error" || e.name == "errMsg" || e.name == "errmsg") && e.value.IsString() &&
+         QuotesSecret(e.value.String());
+}
 
 void AppendRedacted(BsonView doc, BsonBuilder& out) {
   for (const BsonElement& e : doc) {
@@ -105,6 +112,23 @@ bool TellsOfCredentials(int id, BsonView attr) {
   const std::string_view bytes(attr.data(), attr.size());
   return bytes.find(kUsersNamespace) != std::string_view::npos ||
          bytes.find(kRestoredUsersNamespace) != std::string_view::npos;
+}
+
+bool QuotesSecretInError(BsonView attr) {
+  for (const BsonElement& e : attr)
+    if (IsSecretError(e)) return true;
+  return false;
+}
+
+BsonDocument WithoutSecretErrors(BsonView attr) {
+  return BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : attr) {
+      if (IsSecretError(e))
+        b.Append(e.name, kRedacted);
+      else
+        b.Append(e);
+    }
+  });
 }
 
 BsonDocument RedactAttributes(int id, BsonView attr) {

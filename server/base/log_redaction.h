@@ -32,6 +32,12 @@ inline constexpr std::string_view kRestoredUsersNamespace = "admin.tempusers";
 /// them (ShownCommand).
 bool TellsOfCredentials(int id, BsonView attr);
 
+/// Whether the text of an error among the attributes quotes a field with a secret name. Errors come
+/// from everywhere and go to the log as they are, so every line is looked at.
+bool QuotesSecretInError(BsonView attr);
+/// The attributes with kRedacted in place of such texts.
+BsonDocument WithoutSecretErrors(BsonView attr);
+
 /// RenameLogAway, and the file's new path; empty: it stayed, since it is empty or not a file.
 Result<std::string> RenameLogTo(const std::string& path, Instant now);
 

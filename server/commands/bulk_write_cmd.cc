@@ -149,34 +149,37 @@ Result<BulkNamespace> ParseNamespace(BsonView doc) {
   return n;
 }
 
-/// The replies of the ops, in order, and what they add up to.
+/// The replies of the ops, in order, and what they add up to. They are charged as large memory
+/// while this lives. Errors of all: ExceededMemoryLimit 146.
 class BulkReply {
  public:
   explicit BulkReply(bool errors_only) : errors_only_(errors_only) {}
 
-  void Inserted(size_t index) {
+  Result<void> Inserted(size_t index) {
     ++counts.inserted;
-    if (!errors_only_) Add(index, true, [](BsonBuilder& b) { b.Append("n", int32_t{1}); });
+    if (errors_only_) return Ok();
+    return Add(index, true, [](BsonBuilder& b) { b.Append("n", int32_t{1}); });
   }
-  void Updated(size_t index, int64_t matched, int64_t modified, BsonValue upserted) {
+  Result<void> Updated(size_t index, int64_t matched, int64_t modified, BsonValue upserted) {
     counts.matched += matched;
     counts.modified += modified;
     if (!upserted.missing()) ++counts.upserted;
-    if (errors_only_) return;
-    Add(index, true, [&](BsonBuilder& b) {
+    if (errors_only_) return Ok();
+    return Add(index, true, [&](BsonBuilder& b) {
       const int64_t n = matched + (upserted.missing() ? 0 : 1);
       b.Append("n", static_cast<int32_t>(n)).Append("nModified", static_cast<int32_t>(modified));
       if (!upserted.missing()) b.OpenDocument("upserted").Append("_id", upserted);
     });
   }
-  void Deleted(size_t index, int64_t n) {
+  Result<void> Deleted(size_t index, int64_t n) {
     counts.deleted += n;
-    if (!errors_only_)
-      Add(index, true, [&](BsonBuilder& b) { b.Append("n", static_cast<int32_t>(n)); });
+    if (errors_only_) return Ok();
+    return Add(index, true, [&](BsonBuilder& b) { b.Append("n", static_cast<int32_t>(n)); });
   }
-  void Failed(size_t index, BulkOp::Kind kind, const Error& e) {
+  Result<void> Failed(size_t index, BulkOp::Kind kind, Error e) {
     ++counts.errors;
-    Add(index, false, [&](BsonBuilder& b) {
+    room_.Fit(e);
+    return Add(index, false, [&](BsonBuilder& b) {
       b.Append("code", static_cast<int32_t>(e.code)).Append("errmsg", ErrorText(e.message));
       if (!e.details.empty()) b.AppendAll(BsonView(e.details.data()));
       b.Append("n", int32_t{0});
@@ -189,14 +192,22 @@ class BulkReply {
 
  private:
   template <class F>
-  void Add(size_t index, bool ok, F&& fill) {
-    items_.push_back(BuildBson([&](BsonBuilder& b) {
+  Result<void> Add(size_t index, bool ok, F&& fill) {
+    BsonDocument item = BuildBson([&](BsonBuilder& b) {
       b.Append("ok", ok ? 1.0 : 0.0).Append("idx", static_cast<int32_t>(index));
       fill(b);
-    }));
+    });
+    // A builder's buffer has up to twice the room, for each of many replies.
+    item.bytes().shrink_to_fit();
+    bytes_ += item.bytes().capacity();
+    items_.push_back(std::move(item));
+    return hold_.Set(bytes_ + items_.capacity() * sizeof items_[0]);
   }
   const bool errors_only_;
   std::vector<BsonDocument> items_;
+  ErrorRoom room_;
+  size_t bytes_ = 0;
+  large_memory::Hold hold_;  ///< of items_
 };
 
 class BulkStatements final : public WriteStatements {
@@ -239,27 +250,24 @@ class BulkStatements final : public WriteStatements {
   /// What a first try of the op did, from its kept result.
   Result<void> Replayed(size_t i, const StatementResult& before) override {
     const BulkOp::Kind kind = ops_[i].kind;
-    if (kind == BulkOp::Kind::kInsert)
-      out_.Inserted(i);
-    else if (kind == BulkOp::Kind::kDelete)
-      out_.Deleted(i, 1);
-    else if (before.kind == StatementResult::Kind::kUpserted)
-      out_.Updated(i, 0, 0, before.document.view()["_id"]);
-    else
-      out_.Updated(i, 1, 1, BsonValue());
+    if (kind == BulkOp::Kind::kInsert) return out_.Inserted(i);
+    if (kind == BulkOp::Kind::kDelete) return out_.Deleted(i, 1);
+    if (before.kind == StatementResult::Kind::kUpserted)
+      return out_.Updated(i, 0, 0, before.document.view()["_id"]);
+    return out_.Updated(i, 1, 1, BsonValue());
+  }
+  Result<void> Inserted(size_t i, size_t count) override {
+    for (; count > 0; --count) {
+      MAYFLY_TRY(out_.Inserted(i++));
+    }
     return Ok();
   }
-  void Inserted(size_t i, size_t count) override {
-    for (; count > 0; --count) out_.Inserted(i++);
-  }
-  void Done(size_t i, StatementOutcome o) override {
-    if (ops_[i].kind == BulkOp::Kind::kDelete)
-      out_.Deleted(i, o.deleted);
-    else
-      out_.Updated(i, o.update.matched, o.update.modified, o.update.upserted_id.view());
+  Result<void> Done(size_t i, StatementOutcome o) override {
+    if (ops_[i].kind == BulkOp::Kind::kDelete) return out_.Deleted(i, o.deleted);
+    return out_.Updated(i, o.update.matched, o.update.modified, o.update.upserted_id.view());
   }
   Result<bool> Failed(size_t i, Error e) override {
-    out_.Failed(i, ops_[i].kind, e);
+    MAYFLY_TRY(out_.Failed(i, ops_[i].kind, std::move(e)));
     return !ordered_;
   }
 

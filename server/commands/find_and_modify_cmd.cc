@@ -166,13 +166,14 @@ class FindAndModifyStatement final : public WriteStatements {
     if (const BsonValue v = kept["value"]; v.IsDocument()) value = BsonDocument(v.Document());
     return Ok();
   }
-  void Inserted(size_t, size_t) override {}
-  void Done(size_t, StatementOutcome o) override {
+  Result<void> Inserted(size_t, size_t) override { return Ok(); }
+  Result<void> Done(size_t, StatementOutcome o) override {
     if (a_.remove)
       Removed(std::move(o));
     else
       Updated(std::move(o.update));
     ctx_.EditReport([&](OperationReport& r) { r.plan_summary = command_.plan_summary(); });
+    return Ok();
   }
   Result<bool> Failed(size_t, Error e) override { return e; }
 

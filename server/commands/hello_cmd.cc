@@ -9,6 +9,7 @@
 #include "server/dispatch/audit_log.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/config.h"
+#include "server/dispatch/redacted_command.h"
 #include "server/dispatch/replication_gate.h"
 #include "server/dispatch/server_context.h"
 #include "server/net/connection.h"
@@ -74,16 +75,16 @@ Result<void> TakeMetadata(CommandContext& ctx, BsonView client) {
                    "The 'application.name' field must be less than or equal to 128 bytes"};
   }
   c.metadata_seen = true;
-  c.slot().SetMetadata(BsonDocument(client), std::move(app));
+  const BsonDocument shown = ShownDefinition({}, {}, {}, client);
+  c.slot().SetMetadata(shown, std::move(app));
   Log& log = ctx.data.log();
   if (!log.quiet())
-    log.Write(
-        LogSeverity::kInfo, LogComponent::kNetwork, 51800, "client metadata",
-        BuildBson([&](BsonBuilder& b) {
-          b.Append("remote", c.remote()).Append("client", c.slot().desc).Append("doc", client);
-        }),
-        c.slot().desc);
-  AuditClient(ctx, client);
+    log.Write(LogSeverity::kInfo, LogComponent::kNetwork, 51800, "client metadata",
+              BuildBson([&](BsonBuilder& b) {
+                b.Append("remote", c.remote()).Append("client", c.slot().desc).Append("doc", shown);
+              }),
+              c.slot().desc);
+  AuditClient(ctx, shown);
   return Ok();
 }
 

@@ -45,10 +45,13 @@ class InsertStatements final : public WriteStatements {
     ++replayed;
     return Ok();
   }
-  void Inserted(size_t, size_t count) override { inserted += static_cast<int64_t>(count); }
-  void Done(size_t, StatementOutcome) override {}
+  Result<void> Inserted(size_t, size_t count) override {
+    inserted += static_cast<int64_t>(count);
+    return Ok();
+  }
+  Result<void> Done(size_t, StatementOutcome) override { return Ok(); }
   Result<bool> Failed(size_t i, Error e) override {
-    errors.Add(i, std::move(e));
+    MAYFLY_TRY(errors.Add(i, std::move(e)));
     return !ordered_;
   }
 

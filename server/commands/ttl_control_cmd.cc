@@ -2,6 +2,7 @@
 #include "protocol/object_id.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_log.h"
+#include "server/dispatch/redacted_command.h"
 #include "server/dispatch/server_context.h"
 #include "server/execution/existing_collection.h"
 #include "server/execution/series_definition.h"
@@ -118,6 +119,12 @@ Result<void> RunResume(CommandContext& ctx, const CommandRequest& req, BsonBuild
   return Ok();
 }
 
+/// A hold's filter for the audit log.
+void AppendShownFilter(const CollectionInfo& coll, BsonView filter, BsonBuilder& out) {
+  const BsonDocument whole = BuildBson([&](BsonBuilder& b) { b.Append("filter", filter); });
+  out.AppendAll(ShownDefinition(coll.db, coll.name, {}, whole));
+}
+
 Result<void> RunHold(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   const std::string_view collection = in.Collection();
@@ -168,7 +175,8 @@ Result<void> RunHold(CommandContext& ctx, const CommandRequest& req, BsonBuilder
                      " bytes: release some, or use shorter filters"};
   MAYFLY_TRY(controls.Hold(ctx.op, h));
   Audit(ctx, "ttlHold", [&](BsonBuilder& p) {
-    p.Append("ns", coll->ns).AppendObjectId("holdId", h.id).Append("filter", filter);
+    p.Append("ns", coll->ns).AppendObjectId("holdId", h.id);
+    AppendShownFilter(*coll, filter, p);
     if (until) p.Append("until", *until);
     if (!reason.empty()) p.Append("reason", reason);
   });
@@ -195,7 +203,8 @@ Result<void> RunHoldRelease(CommandContext& ctx, const CommandRequest& req, Bson
     return Error{ErrorCode::kNoSuchKey,
                  coll->ns + " has no hold " + ToRelaxedJson(id) + ": ttlStatus lists them"};
   Audit(ctx, "ttlHoldRelease", [&](BsonBuilder& p) {
-    p.Append("ns", coll->ns).AppendObjectId("holdId", was.id).Append("filter", was.filter);
+    p.Append("ns", coll->ns).AppendObjectId("holdId", was.id);
+    AppendShownFilter(*coll, was.filter, p);
     if (!was.reason.empty()) p.Append("reason", was.reason);
   });
   return Ok();

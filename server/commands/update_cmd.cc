@@ -242,9 +242,9 @@ class BatchStatements : public WriteStatements {
     return command_.Open();
   }
   size_t Until(size_t i) const override { return i + 1; }
-  void Inserted(size_t, size_t) override {}
+  Result<void> Inserted(size_t, size_t) override { return Ok(); }
   Result<bool> Failed(size_t i, Error e) override {
-    errors.Add(i, std::move(e));
+    MAYFLY_TRY(errors.Add(i, std::move(e)));
     return !args_.batch.ordered;
   }
 
@@ -265,21 +265,30 @@ class UpdateStatements final : public BatchStatements<UpdateArgs> {
   Result<void> Replayed(size_t i, const StatementResult& before) override {
     ++n;
     if (before.kind == StatementResult::Kind::kUpserted)
-      upserted.emplace_back(static_cast<int32_t>(i), Value::Copy(before.document.view()["_id"]));
-    else
-      ++modified;
+      return Upserted(i, Value::Copy(before.document.view()["_id"]));
+    ++modified;
     return Ok();
   }
-  void Done(size_t i, StatementOutcome o) override {
+  Result<void> Done(size_t i, StatementOutcome o) override {
     n += o.update.matched;
     modified += o.update.modified;
-    if (o.update.upserted_id.missing()) return;
+    if (o.update.upserted_id.missing()) return Ok();
     ++n;
-    upserted.emplace_back(static_cast<int32_t>(i), std::move(o.update.upserted_id));
+    return Upserted(i, std::move(o.update.upserted_id));
   }
 
   int64_t modified = 0;
   std::vector<std::pair<int32_t, Value>> upserted;
+
+ private:
+  /// An expression may make each _id far longer than its statement.
+  Result<void> Upserted(size_t i, Value id) {
+    bytes_ += id.view().size();
+    upserted.emplace_back(static_cast<int32_t>(i), std::move(id));
+    return hold_.Set(bytes_ + upserted.capacity() * sizeof upserted[0]);
+  }
+  size_t bytes_ = 0;
+  large_memory::Hold hold_;  ///< of upserted
 };
 
 class DeleteStatements final : public BatchStatements<DeleteArgs> {
@@ -292,7 +301,10 @@ class DeleteStatements final : public BatchStatements<DeleteArgs> {
     ++n;
     return Ok();
   }
-  void Done(size_t, StatementOutcome o) override { n += o.deleted; }
+  Result<void> Done(size_t, StatementOutcome o) override {
+    n += o.deleted;
+    return Ok();
+  }
 };
 
 Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req,

@@ -65,9 +65,9 @@ ShownCommand ShownOf(const FinishedOperation& f) {
   return ShownCommand(f.request.body, look);
 }
 
-/// The fields that the profiler's document and the log's line share. `of_users`: the command is
-/// about the collections of users, so its error's message may have a credential in it.
-void AppendOperationCosts(const FinishedOperation& f, bool of_users, BsonBuilder& out) {
+/// The fields that the profiler's document and the log's line share. `shown`: of the command, whose
+/// error's message may have a secret in it.
+void AppendOperationCosts(const FinishedOperation& f, const ShownCommand& shown, BsonBuilder& out) {
   const Operation& op = f.op;
   const OperationReport& r = f.report;
   const Error* error = f.error;
@@ -93,8 +93,11 @@ void AppendOperationCosts(const FinishedOperation& f, bool of_users, BsonBuilder
     out.Append("nreturned", op.n_returned);
   if (error != nullptr) {
     out.Append("ok", 0.0);
-    const bool hidden = of_users || ReadsLog(f.request);
-    out.Append("errMsg", hidden ? kRedacted : std::string_view(error->message));
+    std::string_view message = shown.Message(f.request.body, *error);
+    // A getMore names nothing; what its cursor came from may.
+    if (const BsonView from = r.originating_command.view(); !from.empty() && message != kRedacted)
+      message = shown.Message(from, *error);
+    out.Append("errMsg", ReadsLog(f.request) ? kRedacted : message);
     out.Append("errName", ErrorCodeName(error->code))
         .Append("errCode", static_cast<int32_t>(error->code));
   }
@@ -272,7 +275,7 @@ BsonDocument Profiler::Describe(const FinishedOperation& f, Instant now) {
     b.Append("op", f.report.op).Append("ns", ProfiledNamespace(f));
     AppendProfiledCommand(f, shown, b);
     AppendOriginating(f, shown.of_users(), b);
-    AppendOperationCosts(f, shown.of_users(), b);
+    AppendOperationCosts(f, shown, b);
     b.Append("protocol", "op_msg").Append("millis", f.micros / 1000);
     if (!f.report.plan_summary.empty()) b.Append("planSummary", f.report.plan_summary);
     b.Append("ts", now);
@@ -294,7 +297,7 @@ BsonDocument Profiler::LogAttributes(const FinishedOperation& f) {
     AppendProfiledCommand(f, shown, b);
     AppendOriginating(f, shown.of_users(), b);
     if (!f.report.plan_summary.empty()) b.Append("planSummary", f.report.plan_summary);
-    AppendOperationCosts(f, shown.of_users(), b);
+    AppendOperationCosts(f, shown, b);
     if (f.client != nullptr) b.Append("remote", f.client->address);
     b.Append("protocol", "op_msg").Append("durationMillis", f.micros / 1000);
   });

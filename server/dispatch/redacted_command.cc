@@ -1,6 +1,7 @@
 #include "server/dispatch/redacted_command.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "protocol/extended_json.h"
 #include "protocol/utf8.h"
@@ -22,12 +23,6 @@ constexpr size_t kMaxShownOfUsers = 4 * 1024;
 constexpr size_t kMaxFields = 10'000;
 
 char LowerLetter(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
-
-/// `part`, whatever its case, in `text`. `part`: lower case.
-bool ContainsLower(std::string_view text, std::string_view part) {
-  const auto same = [](char a, char b) { return LowerLetter(a) == b; };
-  return std::ranges::search(text, part, same).begin() != text.end();
-}
 
 /// A name that somebody may have spelt with other cases, which makes it no harmless one.
 bool Same(std::string_view a, std::string_view b) {
@@ -64,14 +59,6 @@ bool TakesPassword(std::string_view command) {
 std::string_view RuleOf(std::string_view command) {
   if (IsLogin(command) || TakesPassword(command)) return command;
   return ContainsLower(command.substr(0, kMaxName), "user") ? "createUser" : command;
-}
-
-bool IsSecretPart(std::string_view part) {
-  if (part == "credentials" || part == "storedKey" || part == "serverKey" || part == "salt")
-    return true;
-  if (part == "passwordDigestor" || part == "digestPassword") return false;
-  return ContainsLower(part, "passw") || ContainsLower(part, "pwd") ||
-         ContainsLower(part, "passphrase") || (part.size() == 4 && ContainsLower(part, "pass"));
 }
 
 bool IsScalar(BsonValue v) {
@@ -281,6 +268,31 @@ struct Finder {
   static constexpr size_t kPerField = 4;
 };
 
+/// Whether a document names a field that holds a secret: as a field of its own, or in a text, like
+/// the path "$password". Also where it is too long to be looked at; `*left`: as Finder::left.
+/// `body`: it is a command, whose collection and database are no fields, whatever their names.
+bool MentionsSecret(BsonView document, bool body, size_t* left) {
+  bool first = true;
+  for (const BsonElement& e : document) {
+    const bool names = std::exchange(first, false) || e.name == "$db";
+    std::string_view text;
+    if (e.value.IsString() && !(body && names)) text = e.value.String().substr(0, kMaxName);
+    const size_t cost = Finder::kPerField + e.name.size() + text.size();
+    if (*left <= cost) {
+      *left = 0;
+      return true;
+    }
+    *left -= cost;
+    if (IsSecretName(e.name) && !IsScalar(e.value)) return true;
+    text.remove_prefix(std::min(text.find_first_not_of('$'), text.size()));
+    if (IsSecretName(text)) return true;
+    if ((e.value.IsDocument() || e.value.IsArray()) &&
+        MentionsSecret(e.value.Document(), false, left))
+      return true;
+  }
+  return false;
+}
+
 /// Commands about roles name collections, and have no documents of these.
 bool IsOfRoles(std::string_view command) {
   constexpr std::string_view kNames[] = {"createRole",
@@ -354,16 +366,6 @@ void AppendOfUsers(std::string_view field, const BsonElement& e, BsonBuilder& ou
 }
 
 }  // namespace
-
-bool IsSecretName(std::string_view field) {
-  field = field.substr(0, kMaxName);
-  for (size_t at = 0;;) {
-    const size_t dot = field.find('.', at);
-    if (IsSecretPart(field.substr(at, dot - at))) return true;
-    if (dot == std::string_view::npos) return false;
-    at = dot + 1;
-  }
-}
 
 bool HoldsCredentials(std::string_view db, std::string_view collection) {
   if (db == "admin") return NamesUsers(collection, true);
@@ -443,6 +445,18 @@ void ShownCommand::Append(const BsonElement& field, BsonBuilder& out) const {
   } else {
     AppendField(command_, true, field.name == "explain", field, out);
   }
+}
+
+std::string_view ShownCommand::Message(BsonView body, const Error& error) const {
+  if (of_users_) return kRedacted;
+  if (takes_secrets()) return error.message;
+  size_t left = kMaxLook;
+  if (QuotesSecret(error.message) || MentionsSecret(body, true, &left)) return kRedacted;
+  if (error.details.empty()) return error.message;
+  bool hidden = false;
+  HiddenLook look(&hidden);
+  AppendFields({}, false, BsonView(error.details.data()), look);
+  return hidden ? kRedacted : std::string_view(error.message);
 }
 
 void ShownCommand::AppendDocument(std::string_view name, BsonView document,

@@ -7,18 +7,12 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/bson_view.h"
+#include "protocol/error.h"
+#include "protocol/secret_names.h"
 #include "protocol/wire_message.h"
 #include "storage/catalog/catalog.h"
 
 namespace mayfly {
-
-/// The replacement for a secret.
-inline constexpr std::string_view kRedacted = "xxx";
-
-/// Whether a field of this name holds a password or a credential, in whatever command and however
-/// deep; "a.b" is a path, of which any part may. Numbers and booleans under such a name are shown:
-/// the order of an index, a projection.
-bool IsSecretName(std::string_view field);
 
 /// Whether documents of this collection have credentials: those of users, and the log of a set.
 bool HoldsCredentials(std::string_view db, std::string_view collection);
@@ -56,6 +50,11 @@ class ShownCommand {
   void Append(const BsonElement& field, BsonBuilder& out) const;
   /// One of the documents of its sequence `name`.
   void AppendDocument(std::string_view name, BsonView document, BsonArrayBuilder& out) const;
+  /// The message of the error that the command ended with, or kRedacted: one that quotes a field
+  /// with a secret name, and any of a command that names such a field, since the message of an
+  /// expression quotes values without names. Not of logins and commands for users, which quote
+  /// none. `body`: of the command. A view into `error`.
+  std::string_view Message(BsonView body, const Error& error) const;
   static constexpr size_t kMaxLook = 1024 * 1024;
 
  private:

@@ -176,11 +176,11 @@ Result<bool> StatementRunner::Tell(WriteStatements& statements, const WriteState
       return outcome.error();
     return statements.Failed(i, outcome.error());
   }
-  if (s.documents.empty())
-    statements.Done(i, std::move(outcome).value());
-  else
-    statements.Inserted(i, end - i);
-  return true;
+  const Result<void> told = s.documents.empty() ? statements.Done(i, std::move(outcome).value())
+                                                : statements.Inserted(i, end - i);
+  if (told) return true;
+  if (transaction_ != nullptr) transaction_->Fail();
+  return told.error();
 }
 
 Result<bool> StatementRunner::InsertBlocking(WriteStatements& statements, const WriteStatement& s,
@@ -197,13 +197,17 @@ Result<bool> StatementRunner::InsertBlocking(WriteStatements& statements, const 
   }
   // Failures come in order, and each is recorded before the documents that follow it.
   size_t next = i;
-  auto stored = [&](size_t until) {
-    if (until > next) statements.Inserted(next, until - next);
-    next = until;
-  };
   std::optional<Error> ends;
+  auto stored = [&](size_t until) {
+    if (until > next)
+      if (Result<void> told = statements.Inserted(next, until - next); !told)
+        ends = std::move(told).error();
+    if (ends && transaction_ != nullptr) transaction_->Fail();
+    next = until;
+    return !ends;
+  };
   Result<int64_t> inserted = s.command->Insert(s.documents, [&](size_t index, Error e) {
-    stored(i + index);
+    if (!stored(i + index)) return false;
     if (transaction_ != nullptr) {
       transaction_->Fail();
       if (ErrorEndsTransaction(e)) {
@@ -219,8 +223,8 @@ Result<bool> StatementRunner::InsertBlocking(WriteStatements& statements, const 
   // One unit, but for those that ended with a failure: nothing is stored that was not told.
   *begin = next;
   if (!inserted) return inserted.error();
+  if (!ends && go_on) stored(end);
   if (ends) return *ends;
-  if (go_on) stored(end);
   return go_on;
 }
 

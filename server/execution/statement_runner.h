@@ -54,10 +54,11 @@ class WriteStatements {
   /// Statement `i`; if it is an insert, with those behind it up to `end`.
   virtual WriteStatement At(size_t i, size_t end) = 0;
 
-  // Their results, in order, each reported once. An error ends the command with it.
+  // Their results, in order, each reported once. An error ends the command with it; what is written
+  // by then stays.
   virtual Result<void> Replayed(size_t i, const StatementResult& before) = 0;
-  virtual void Inserted(size_t i, size_t count) = 0;
-  virtual void Done(size_t i, StatementOutcome outcome) = 0;
+  virtual Result<void> Inserted(size_t i, size_t count) = 0;
+  virtual Result<void> Done(size_t i, StatementOutcome outcome) = 0;
   /// Whether the next one runs.
   virtual Result<bool> Failed(size_t i, Error e) = 0;
 };

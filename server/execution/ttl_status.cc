@@ -154,8 +154,9 @@ Result<void> AppendRuleFacts(ExpiryServices& server, Operation& op, const Listed
   out.Append("pending", pending);
   out.Append("deleted", f.deleted).Append("ratePerSecond", f.rate_per_second);
   AppendDeadline(out, "lastPass", f.last_visit == INT64_MIN ? INT64_MAX : f.last_visit);
-  // An error quotes the key of a document: of those of users it may be a credential.
-  const bool hidden = HoldsCredentials(r.rule.coll->db, r.rule.coll->name);
+  // An error quotes the key of a document, which may be a credential or a password.
+  const bool hidden =
+      HoldsCredentials(r.rule.coll->db, r.rule.coll->name) || QuotesSecret(f.last_error);
   if (!f.last_error.empty()) out.Append("lastError", hidden ? kRedacted : f.last_error);
   if (f.locked > 0 && pending > 0)
     out.Append("waitsFor", "transaction").Append("lockedByTransactions", f.locked);

@@ -15,7 +15,7 @@ bool EndsCommand(const Error& e) {
          IsRetryableWriteError(e.code);
 }
 
-void WriteErrors::Add(size_t index, Error e) {
+void ErrorRoom::Fit(Error& e) {
   // Each part has a limit of its own, so that long details leave room for the messages.
   constexpr size_t kMaxBytes = 1 << 20;
   messages_ += e.message.size();
@@ -23,7 +23,13 @@ void WriteErrors::Add(size_t index, Error e) {
   // To assign an empty string would keep the room of the long one, for each of many errors.
   if (messages_ > kMaxBytes) std::exchange(e.message, {});
   if (details_ > kMaxBytes) std::exchange(e.details, {});
+}
+
+Result<void> WriteErrors::Add(size_t index, Error e) {
+  room_.Fit(e);
+  bytes_ += e.message.size() + e.details.size();
   errors_.emplace_back(static_cast<int32_t>(index), std::move(e));
+  return hold_.Set(bytes_ + errors_.capacity() * sizeof errors_[0]);
 }
 
 void WriteErrors::AppendTo(BsonBuilder& reply) const {

@@ -32,20 +32,13 @@ constexpr int kDocumentsPerUnit = 1000;
 constexpr size_t kBytesPerUnit = 4 << 20;
 constexpr int kDocumentsPerDelete = 100;
 
-/// {errInfo: {failingDocumentId, details}}. A note stands for details too long for a reply.
+/// {errInfo: {failingDocumentId, details}}.
 BsonDocument ValidationFailure(const CollectionInfo& coll, BsonView doc, Instant now) {
-  constexpr size_t kMaxBytes = size_t{1} << 19;
   return BuildBson([&](BsonBuilder& b) {
     auto info = b.OpenDocument("errInfo");
     const BsonValue id = doc["_id"];
-    if (id.size() <= kMaxBytes) info.Append("failingDocumentId", id);
-    const BsonDocument details = ExplainMismatch(coll.validator, doc, now);
-    if (details.view().size() <= kMaxBytes) {
-      info.Append("details", details);
-      return;
-    }
-    BsonBuilder cut = info.OpenDocument("details");
-    cut.Append("reason", "the explanation is too long for a reply").Append("truncated", true);
+    if (id.size() <= kMaxExplanation) info.Append("failingDocumentId", id);
+    info.Append("details", ExplainMismatch(coll.validator, doc, now));
   });
 }
 
@@ -66,7 +59,8 @@ BsonDocument ShownFailure(const CollectionInfo& coll, BsonView doc, Instant now)
     b.AppendAll(ShownDefinition(coll.db, coll.name, {}, piece));
     // The explanation quotes what is hidden in the document, also where that is left out.
     if (ShowsWhole(coll.db, coll.name, {"document", doc.AsValue()}))
-      b.AppendAll(ValidationFailure(coll, doc, now));
+      // It quotes the validator, too.
+      b.AppendAll(ShownDefinition(coll.db, coll.name, {}, ValidationFailure(coll, doc, now)));
     else
       b.Append("errInfo", kRedacted);
   });

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "protocol/bson_builder.h"
+#include "protocol/large_memory.h"
 #include "query/plan/executor.h"
 #include "query/update/update.h"
 #include "server/base/large_turns.h"
@@ -294,20 +295,32 @@ class WriteCommand {
   ScratchDocuments scratch_;
 };
 
-/// The failed statements of a command. Details beyond 1 MB are left out, and so are messages beyond
-/// 1 MB: a hundred thousand of them have room in one reply.
+/// The room that one command has for what its failed statements say. Details beyond 1 MB are left
+/// out, and so are messages beyond 1 MB: a hundred thousand errors have room in one reply.
+class ErrorRoom {
+ public:
+  /// Takes from the command's next error what there is no room for; its code always stays.
+  void Fit(Error& e);
+
+ private:
+  size_t messages_ = 0, details_ = 0;  ///< bytes of all, those left out too
+};
+
+/// The failed statements of a command, within its ErrorRoom and charged as large memory.
 class WriteErrors {
  public:
   /// `index`: the statement's place in the command, from 0. The reply has them in the order of the
-  /// calls.
-  void Add(size_t index, Error e);
+  /// calls. Errors: ExceededMemoryLimit 146.
+  Result<void> Add(size_t index, Error e);
   bool empty() const { return errors_.empty(); }
   /// `writeErrors: [{index, code, errmsg, …}]`, if there are any.
   void AppendTo(BsonBuilder& reply) const;
 
  private:
   std::vector<std::pair<int32_t, Error>> errors_;
-  size_t messages_ = 0, details_ = 0;  ///< bytes of all, those left out too
+  ErrorRoom room_;
+  size_t bytes_ = 0;
+  large_memory::Hold hold_;  ///< of errors_
 };
 
 /// True when the error concerns the whole command, not one statement: the command fails with it.

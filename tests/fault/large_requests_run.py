@@ -531,4 +531,47 @@ def until_killed(make, most=20):
     return False
 
 
-run_parts("large_requests", (kinds, short, point_reads, shown, together, parsed_together, interrupted), check)
+def ways(depth, value):
+    """Nested arrays in which each number of a path is a position and a name: the ways to the value double."""
+    for _ in range(depth):
+        value = [{"0": value}]
+    return value
+
+
+def many_errors():
+    """What failed statements quote: of a document of 400 kB by each of thousands of short operations, and of a value by
+    each of the ways that lead to it."""
+    with Server() as server:
+        root = server.root
+        for command in (
+            {"insert": "long", "documents": [{"_id": 1, "a": "x" * 400_000}]},
+            {"collMod": "long", "validator": {"a": {"$type": "int"}}},
+            {"create": "ways", "validator": {"a" + 13 * ".0": 1}},
+        ):
+            check(root.command("shop", command)["ok"] == 1, f"{list(command)[0]}")
+        change = {"$inc": {"n": 1}}
+        ops = [{"update": 0, "filter": {"_id": 1}, "updateMods": change}] * 3000
+        bulk = {"bulkWrite": 1, "ops": ops, "nsInfo": [{"ns": "shop.long"}], "ordered": False, "$db": "admin"}
+        updates = [{"q": {"_id": 1}, "u": change}] * 3000
+        requests = {
+            "bulkWrite": bulk,
+            "bulkWrite of errors": {**bulk, "errorsOnly": True},
+            "update": {"update": "long", "updates": updates, "ordered": False, "$db": "shop"},
+            "insert": {"insert": "ways", "documents": [{"_id": 1, "a": ways(40, "x" * 1_000_000)}], "$db": "shop"},
+        }
+        for name, command in requests.items():
+            forget_peak(server.proc.pid)
+            before = memory_mb(server.proc.pid)
+            reply = send(root, bson.encode(command))
+            grown = memory_mb(server.proc.pid, "VmHWM") - before
+            print(f"{name}: {grown} MB", flush=True)
+            figure(f"memory of the errors of {name}", grown, "MB")
+            errors = reply.get("writeErrors", reply.get("cursor", {}).get("firstBatch"))
+            check(reply.get("ok") == 1 and errors and errors[0]["code"] == 121, f"{name} fails: {str(reply)[:300]}")
+            check(grown < 100, f"the errors of {name} take {grown} MB")
+            check(len(bson.encode(reply)) < 4_000_000, f"the reply to {name} has {len(bson.encode(reply))} bytes")
+
+
+run_parts(
+    "large_requests", (kinds, short, point_reads, shown, together, parsed_together, many_errors, interrupted), check
+)

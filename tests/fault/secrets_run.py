@@ -16,6 +16,7 @@ from audit_server import DENIED, OK, PASSWORD, WRONG, AuditedServer
 from fault_test import BINARY, Checks, Client, Deadline, certificate, discard, free_port, log_in, run_parts, until
 from own_server import code
 from secret_commands import NAMES, NUMBER, at_once, long_ones, others, reads, users_at_once, writes
+from secret_errors import by_errors
 from secret_views import KEY, NO_NUMBER, USER, VALUE, by_log, by_stages, by_views, error_of
 
 check = Checks()
@@ -585,6 +586,8 @@ def quoted():
             d.command("profile", 2)
         of_rules(s, root)
         of_validators(s, root)
+        by_errors(s, root, check)
+        shown_nowhere(s, root, "messages of errors", secrets=(VALUE,))
         # The custom data of a user has no rule of its own.
         own = {"city": "visible-city", "password": VALUE, "deep": [{"passphrase": VALUE}]}
         db.command("createUser", "ann", pwd=PASSWORD, roles=[], customData=own)

@@ -4,6 +4,7 @@
 #include "protocol/large_memory.h"
 #include "query/expression/parse_work.h"
 #include "query/expression/regex.h"
+#include "query/match/explain_mismatch.h"
 #include "query/match/match_expression.h"
 #include "query/match/record_filter.h"
 #include "storage/operation.h"
@@ -513,4 +514,38 @@ TEST_CASE("The shape of a filter leaves its constants out", "[match]") {
   CHECK(shape("{'a': {'$exists': true}}") != shape("{'a': {'$exists': false}}"));
   CHECK(shape("{'$or': [{'a': 1}, {'b': 1}]}") != shape("{'a': 1, 'b': 1}"));
   CHECK(shape("{'a': {'$regex': '^x'}}") != shape("{'a': {'$regex': 'x'}}"));
+}
+
+TEST_CASE("An explanation copies the values of a document as far as they have room", "[match]") {
+  // Each part of the path is a position and a name here, so the ways to the value double.
+  const auto ways = [](int depth, const std::string& text) {
+    BsonDocument inner = BuildBson([&](BsonBuilder& b) { b.Append("0", text); });
+    for (int i = 0; i < depth; ++i)
+      inner = BuildBson([&](BsonBuilder& b) { b.OpenArray("0").Append(inner.view()); });
+    return BuildBson([&](BsonBuilder& b) { b.Append("a", inner.view()["0"]); });
+  };
+  const BsonDocument filter = Json("{'a.0.0.0.0.0.0': 1}");
+  const auto explain = [&](size_t bytes) {
+    return ExplainMismatch(filter, ways(12, std::string(bytes, 'x')), Instant{0});
+  };
+  const BsonDocument shown = explain(10), cut = explain(200'000);
+  CHECK(shown.view()["operatorName"].String() == "$eq");
+  CHECK(shown.view()["truncated"].missing());
+  CHECK(cut.view()["truncated"].Truthy());
+  CHECK(cut.view()["operatorName"].missing());
+
+  // The same for what several clauses quote together, and for a schema's rules.
+  const std::string text(200'000, 'x');
+  const BsonDocument doc =
+      BuildBson([&](BsonBuilder& b) { b.Append("a", text).Append("b", text).Append("c", text); });
+  const auto of = [&](const char* f) { return ExplainMismatch(Json(f), doc, Instant{0}); };
+  CHECK(of("{'a': 1, 'b': 1}").view()["truncated"].missing());
+  CHECK(of("{'a': 1, 'b': 1, 'c': 1}").view()["truncated"].Truthy());
+  CHECK(of("{'$jsonSchema': {'properties': {'a': {'bsonType': 'int'}}}}")
+            .view()["truncated"]
+            .missing());
+  CHECK(of("{'$jsonSchema': {'properties': {'a': {'bsonType': 'int'}, 'b': {'bsonType': 'int'}, "
+           "'c': {'bsonType': 'int'}}}}")
+            .view()["truncated"]
+            .Truthy());
 }

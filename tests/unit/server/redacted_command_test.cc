@@ -279,5 +279,36 @@ TEST_CASE("Whether all of a document is shown is known without a copy", "[redact
                    })) == (std::string_view(last) == "pad"));
 }
 
+TEST_CASE("The message of an error shows no more than its command", "[redaction]") {
+  const auto message = [](const char* json, Error e) {
+    const BsonDocument body = ParseJson(json).value();
+    return std::string(ShownCommand(body).Message(body, e));
+  };
+  const Error plain{ErrorCode::kBadValue, "Failed to parse number 'canary'"};
+  for (const char* json :
+       {R"({"aggregate": "c", "pipeline": [{"$project": {"x": {"$toInt": "$password"}}}]})",
+        R"({"aggregate": "c", "pipeline": [{"$set": {"x": {"$toInt": {"$getField": "a.pwd"}}}}]})",
+        R"({"aggregate": "c", "pipeline": [{"$set": {"password": {"$toInt": "canary"}}}]})",
+        R"({"findAndModify": "c", "update": {"$set": {"password": "canary"}}})",
+        R"({"find": "system.users", "filter": {"x": 1}, "$db": "admin"})"}) {
+    INFO(json);
+    CHECK(message(json, plain) == kRedacted);
+  }
+  for (const char* json :
+       {R"({"aggregate": "passwords", "pipeline": [{"$set": {"x": "$y"}}], "$db": "passwords"})",
+        R"({"find": "c", "filter": {}, "sort": {"password": 1}})",
+        R"({"createUser": "u", "pwd": "s", "roles": []})"}) {
+    INFO(json);
+    CHECK(message(json, plain) == plain.message);
+  }
+  const char* const upsert = R"({"findAndModify": "c", "update": [{"$set": {"a": "$b"}}]})";
+  CHECK(message(upsert, {ErrorCode::kDuplicateKey, "dup key: { password: \"s\" }"}) == kRedacted);
+  const auto keys = [](const char* json) { return ParseJson(json).value().bytes(); };
+  CHECK(message(upsert, {ErrorCode::kDuplicateKey, "dup", keys(R"({"keyValue": {"pwd": "s"}})")}) ==
+        kRedacted);
+  CHECK(message(upsert, {ErrorCode::kDuplicateKey, "dup", keys(R"({"keyValue": {"a": "s"}})")}) ==
+        "dup");
+}
+
 }  // namespace
 }  // namespace mayfly

@@ -1,5 +1,6 @@
 #include "server/execution/statement_runner.h"
 
+#include "protocol/large_memory.h"
 #include "server/execution/write_ops.h"
 #include "storage/catalog/catalog.h"
 #include "storage/read/read_view.h"
@@ -179,9 +180,10 @@ class TwoUpdates final : public WriteStatements {
     return {.command = &command_, .update = i == 0 ? &all_ : &one_};
   }
   Result<void> Replayed(size_t, const StatementResult&) override { return Ok(); }
-  void Inserted(size_t, size_t) override {}
-  void Done(size_t i, StatementOutcome o) override {
+  Result<void> Inserted(size_t, size_t) override { return Ok(); }
+  Result<void> Done(size_t i, StatementOutcome o) override {
     if (i == 1) modified = o.update.modified;
+    return Ok();
   }
   Result<bool> Failed(size_t i, Error) override {
     failed += std::to_string(i);
@@ -248,4 +250,32 @@ TEST_CASE("A conflict is the unit's end, not a wait", "[runner]") {
   REQUIRE_FALSE(r);
   CHECK(r.error().code == ErrorCode::kWriteConflict);
   CHECK(t.op().write_conflicts == 1);  // it was not tried again
+}
+
+TEST_CASE("What failed statements say has a limit, and is charged", "[server]") {
+  large_memory::Budget budget;
+  const large_memory::BudgetScope scope(budget);
+  const Error long_one{
+      ErrorCode::kBadValue, std::string(300'000, 'm'),
+      BuildBson([](BsonBuilder& b) { b.Append("errInfo", std::string(400'000, 'd')); }).bytes()};
+  {
+    WriteErrors errors;
+    for (size_t i = 0; i < 100; ++i) REQUIRE(errors.Add(i, long_one));
+    const BsonDocument reply = BuildBson([&](BsonBuilder& b) { errors.AppendTo(b); });
+    CHECK(reply.view().size() < 2'500'000);
+    const BsonView list = reply.view()["writeErrors"].Document();
+    CHECK(list.Count() == 100);
+    CHECK(list["1"].Document()["errInfo"].IsString());
+    CHECK(list["2"].Document()["errInfo"].missing());
+    CHECK(list["2"].Document()["errmsg"].String().size() == 300'000);
+    CHECK(list["3"].Document()["errmsg"].String().empty());
+    CHECK(list["99"].Document()["code"].Int32() == 2);
+    CHECK(budget.used() > 1'000'000);
+    budget.SetLimit(1'000'000);
+    Result<void> more = Ok();
+    for (size_t i = 0; more && i < 100'000; ++i) more = errors.Add(i, BadValue("m"));
+    REQUIRE(!more);
+    CHECK(more.error().code == ErrorCode::kExceededMemoryLimit);
+  }
+  CHECK(budget.used() == 0);
 }
