@@ -6,6 +6,28 @@
 namespace mayfly {
 namespace {
 
+/// Documents that a stage has from the environment, charged.
+class ChargedDocuments {
+ public:
+  /// Errors: ExceededMemoryLimit 146; then there are none.
+  Result<void> Set(std::vector<BsonDocument> docs) {
+    docs_ = std::move(docs);
+    next_ = bytes_ = 0;
+    for (const BsonDocument& d : docs_) bytes_ += sizeof d + d.view().size();
+    Result<void> held = hold_.Set(bytes_);
+    if (!held) docs_.clear();
+    return held;
+  }
+  /// Null: the end. The view lives until the next Set.
+  const BsonDocument* Next() { return next_ < docs_.size() ? &docs_[next_++] : nullptr; }
+  void AddKept(large_memory::Kept* kept) const { kept->Add(bytes_, hold_); }
+
+ private:
+  std::vector<BsonDocument> docs_;
+  size_t next_ = 0, bytes_ = 0;
+  large_memory::Hold hold_;
+};
+
 /// $documents: an array that an expression gives.
 class DocumentsStage final : public PipelineStage {
  public:
@@ -60,23 +82,23 @@ class EnvironmentStage final : public PipelineStage {
     if (!started_) {
       if (!context_->env || !context_->op)
         return Error{ErrorCode::kInternalError, "the pipeline is not attached to an operation"};
-      MAYFLY_TRY(docs_, context_->env->StageDocuments(*context_->op, name_, options().db,
-                                                      options().collection, spec_));
+      MAYFLY_TRY(std::vector<BsonDocument> made,
+                 context_->env->StageDocuments(*context_->op, name_, options().db,
+                                               options().collection, spec_));
+      MAYFLY_TRY(docs_.Set(std::move(made)));
       started_ = true;
     }
-    if (next_ >= docs_.size()) return StreamState::kEof;
-    *out = {docs_[next_++].view(), nullptr};
+    const BsonDocument* const next = docs_.Next();
+    if (next == nullptr) return StreamState::kEof;
+    *out = {next->view(), nullptr};
     return StreamState::kAdvanced;
   }
-  void AddKeptByStage(large_memory::Kept* kept) const override {
-    for (const BsonDocument& d : docs_) kept->bytes += sizeof d + d.view().size();
-  }
+  void AddKeptByStage(large_memory::Kept* kept) const override { docs_.AddKept(kept); }
 
  private:
   std::string name_;
   BsonDocument spec_;
-  std::vector<BsonDocument> docs_;
-  size_t next_ = 0;
+  ChargedDocuments docs_;
   bool started_ = false;
 };
 

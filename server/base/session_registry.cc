@@ -218,4 +218,22 @@ std::vector<std::pair<std::string, Instant>> SessionRegistry::List() const {
   return out;
 }
 
+Result<void> SessionRegistry::ForEach(
+    const std::function<bool(std::string_view key)>& shown,
+    const std::function<Result<void>(std::string_view key, Instant last)>& f) const {
+  std::vector<std::pair<std::string, Instant>> some;
+  for (const Shard& s : shards_) {
+    some.clear();
+    {
+      std::lock_guard l(s.mutex);
+      for (const auto& [id, session] : s.sessions)
+        if (shown(id)) some.emplace_back(id, session->last_use());
+    }
+    for (const auto& [id, last] : some) {
+      MAYFLY_TRY(f(id, last));
+    }
+  }
+  return Ok();
+}
+
 }  // namespace mayfly

@@ -153,6 +153,11 @@ class SessionRegistry {
   /// has each session's key and time of last use, in no order.
   Totals totals() const;
   std::vector<std::pair<std::string, Instant>> List() const;
+  /// The same of the sessions whose keys `shown` admits; only these are copied, a shard at a time.
+  /// `shown` must not use the registry, `f` may; an error of `f` ends it and is the result.
+  Result<void> ForEach(
+      const std::function<bool(std::string_view key)>& shown,
+      const std::function<Result<void>(std::string_view key, Instant last)>& f) const;
   /// Makes every session read its transaction's row again. Called when this node becomes primary,
   /// because other primaries may have written the row.
   void InvalidateTransactions() { transaction_epoch_.fetch_add(1, std::memory_order_relaxed); }

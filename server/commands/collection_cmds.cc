@@ -278,6 +278,8 @@ Result<void> RunListCollections(CommandContext& ctx, const CommandRequest& req,
   eval.op = &ctx.op;
   const auto shown = CollectionsShownTo(ctx, req.db, name_only && authorized);
   std::vector<BsonDocument> docs;
+  size_t kept = 0;
+  large_memory::Hold hold;
   const int64_t limit = name_only || DeadlineFieldOf(ctx).empty()
                             ? 0
                             : ctx.data.storage().catalog().DatabaseMaxTtl(req.db);
@@ -292,7 +294,9 @@ Result<void> RunListCollections(CommandContext& ctx, const CommandRequest& req,
     if (shown && !shown(*c)) continue;
     // A user who may see only names must not learn more by a filter.
     Catalog& catalog = ctx.data.storage().catalog();
-    BsonDocument whole = DescribeCollection(catalog, *c, shown != nullptr);
+    const bool names = shown != nullptr || (name_only && !match);
+    BsonDocument whole = DescribeCollection(catalog, *c, names);
+    MAYFLY_TRY(hold.Set(kept + whole.view().size()));  // views may have long pipelines
     if (match) {
       MAYFLY_TRY(bool matches, match->Matches(whole, &eval));
       if (!matches) continue;
@@ -300,11 +304,20 @@ Result<void> RunListCollections(CommandContext& ctx, const CommandRequest& req,
     // Only of those that can be made with `expiry`.
     if (limit != 0 && shown == nullptr && !c->is_view() && !c->is_buckets() && !c->capped())
       whole = WithDatabaseLimit(whole, limit);
-    docs.push_back(name_only ? DescribeCollection(catalog, *c, true) : std::move(whole));
+    docs.push_back(name_only && !names ? DescribeCollection(catalog, *c, true) : std::move(whole));
+    kept += sizeof(BsonDocument) + docs.back().view().size();
+    MAYFLY_TRY(hold.Set(kept));
+    MAYFLY_TRY(ctx.op.CheckInterrupt());
+  }
+  // The first batch is made twice.
+  large_memory::Hold batch_hold;
+  if (batch > 0) {
+    MAYFLY_TRY(batch_hold.Set(2 * std::min(kept, kMaxBatchBytes)));
   }
   auto client = MakeClientCursor(ctx, req, std::string(req.db) + ".$cmd.listCollections");
   client->cursor = std::make_unique<ListCursor>(
-      std::move(docs), name_only && authorized ? NamesShownInBatch(ctx, req.db) : nullptr);
+      std::move(docs), name_only && authorized ? NamesShownInBatch(ctx, req.db) : nullptr,
+      std::move(hold));
   std::string bytes;
   BsonBuilder b(bytes);
   MAYFLY_TRY(ReplyFirstBatch(ctx.data.cursors(), ctx.op, std::move(client), batch, b));

@@ -275,19 +275,27 @@ Result<void> RunListIndexes(CommandContext& ctx, const CommandRequest& req, Bson
   }
   MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.data, req.db, collection));
   std::vector<BsonDocument> docs;
+  size_t kept = 0;
+  large_memory::Hold hold;  // filters of partial indexes may be long
   const bool of_series = coll->is_buckets() && coll->name != collection;
-  auto add = [&](const IndexInfo* i) {
+  auto add = [&](const IndexInfo* i) -> Result<void> {
     docs.push_back(BuildBson([&](BsonBuilder& b) {
       if (!of_series) return AppendIndexSpec(*coll, i, b);
       const IndexInfo shown = SeriesIndex(*coll->series, *i);
       AppendIndexSpec(*coll, &shown, b);
     }));
+    kept += sizeof(BsonDocument) + docs.back().view().size();
+    return hold.Set(kept);
   };
-  if (!coll->capped() && !of_series) add(nullptr);
+  if (!coll->capped() && !of_series) {
+    MAYFLY_TRY(add(nullptr));
+  }
   for (const IndexInfoPtr& i : coll->indexes)
-    if (i->state == IndexState::kReady || i->replaces == 0) add(i.get());
+    if (i->state == IndexState::kReady || i->replaces == 0) {
+      MAYFLY_TRY(add(i.get()));
+    }
   auto client = MakeClientCursor(ctx, req, of_series ? SeriesNamespace(*coll) : coll->ns);
-  client->cursor = std::make_unique<ListCursor>(std::move(docs));
+  client->cursor = std::make_unique<ListCursor>(std::move(docs), nullptr, std::move(hold));
   client->needs = std::move(needs);
   MAYFLY_TRY(ReplyFirstBatch(ctx.data.cursors(), ctx.op, std::move(client), batch, reply));
   return Ok();

@@ -64,19 +64,14 @@ std::string AuditedNamespace(const CommandRow& row, const CommandRequest& req) {
   return AuditedNamespace(row.name, req.db, req.fields);
 }
 
-void WriteCheck(AuditLog& log, CommandContext& ctx, const CommandRow& row,
-                const CommandRequest& req, ErrorCode result) {
-  log.Write(
-      &ctx, "authCheck",
-      [&](BsonBuilder& p) {
-        p.Append("command", row.name);
-        if (const std::string ns = AuditedNamespace(row, req); !ns.empty())
-          p.Append("ns", std::string_view(ns).substr(0, kMaxAuditValue));
-        BsonBuilder args = p.OpenDocument("args");
-        AppendAuditArguments(ctx.server.has_storage() ? &ctx.server.storage().catalog() : nullptr,
-                             req, args);
-      },
-      result);
+void AppendCheck(CommandContext& ctx, const CommandRow& row, const CommandRequest& req,
+                 BsonBuilder& p) {
+  p.Append("command", row.name);
+  if (const std::string ns = AuditedNamespace(row, req); !ns.empty())
+    p.Append("ns", std::string_view(ns).substr(0, kMaxAuditValue));
+  BsonBuilder args = p.OpenDocument("args");
+  AppendAuditArguments(ctx.server.has_storage() ? &ctx.server.storage().catalog() : nullptr, req,
+                       args);
 }
 
 }  // namespace
@@ -167,7 +162,7 @@ Result<void> AuditAllowedCommand(CommandContext& ctx, const CommandRow& row,
   }
   // Commands open to everybody are not checked.
   if (!log->all_checks() || (row.flags & kNoAuth) != 0) return Ok();
-  WriteCheck(*log, ctx, row, req, ErrorCode::kOk);
+  log->Write(&ctx, "authCheck", [&](BsonBuilder& p) { AppendCheck(ctx, row, req, p); });
   return CheckAudit(ctx.server);
 }
 
@@ -177,7 +172,8 @@ void AuditRefusedCommand(CommandContext& ctx, const CommandRow* row, const Comma
   if (log == nullptr || row == nullptr || req.fields.empty()) return;
   const bool anonymous = ctx.access == nullptr || ctx.access->user.name.user.empty();
   if (anonymous && !log->AdmitAnonymous()) return;
-  WriteCheck(*log, ctx, *row, req, code);
+  log->WriteRefused(
+      AuditActor::Of(&ctx), [&](BsonBuilder& p) { AppendCheck(ctx, *row, req, p); }, code);
 }
 
 void AuditDirectMutation(CommandContext& ctx, const CommandRow& row, UsersCollections written,
@@ -201,7 +197,7 @@ void AuditDirectWrite(CommandContext& ctx, std::string_view db, std::string_view
 
 bool ConfiguresAudit(std::string_view parameter) {
   return parameter == "auditFilter" || parameter == "auditAuthorizationSuccess" ||
-         parameter == "auditFailClosed";
+         parameter == "auditFailClosed" || parameter == "auditRefusedPerMinute";
 }
 
 BsonDocument AuditConfiguration(ServerContext& server) {
@@ -210,6 +206,7 @@ BsonDocument AuditConfiguration(ServerContext& server) {
     b.Append("filter", log != nullptr ? log->filter() : BsonDocument());
     b.Append("auditAuthorizationSuccess", log != nullptr && log->all_checks());
     b.Append("auditFailClosed", server.settings().audit_fail_closed.load());
+    b.Append("auditRefusedPerMinute", server.settings().audit_refused_per_minute.load());
   });
 }
 

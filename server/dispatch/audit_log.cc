@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "protocol/base64.h"
 #include "protocol/extended_json.h"
@@ -24,6 +25,11 @@ void AppendUuidText(BsonBuilder& out, std::string_view uuid) {
   out.OpenDocument("uuid").Append("$binary", base64).Append("$type", "04");
 }
 
+/// Of a user with more, an entry has the first ones: a request of 60 bytes would make a megabyte of
+/// entry.
+constexpr int64_t kMaxAuditRoles = 100;
+constexpr size_t kMaxAuditRoleBytes = 8 * 1024;
+
 /// The user: none without access control, and before a login.
 void AppendWho(BsonBuilder& out, const AuditActor& who) {
   {
@@ -33,10 +39,41 @@ void AppendWho(BsonBuilder& out, const AuditActor& who) {
       AppendUserName(one, *who.user);
     }
   }
-  if (who.access == nullptr)
-    out.OpenArray("roles").Done();
-  else
-    AppendRoleNames(out, "roles", who.access->roles.roles);
+  size_t room = kMaxAuditRoleBytes, left_out = 0;
+  {
+    BsonArrayBuilder list = out.OpenArray("roles");
+    const auto append = [&](const RoleName& r) {
+      const size_t size = r.role.size() + r.db.size();
+      if (list.count() >= kMaxAuditRoles || size > room) {
+        ++left_out;
+        return;
+      }
+      room -= size;
+      BsonBuilder one = list.OpenDocument();
+      AppendRoleName(one, r);
+    };
+    if (who.access == nullptr) return;
+    const std::vector<RoleName>& all = who.access->roles.roles;
+    if (all.size() <= static_cast<size_t>(kMaxAuditRoles)) {
+      for (const RoleName& r : all) append(r);
+    } else {
+      // First what the user was granted itself: the rest follows from it.
+      const std::vector<RoleName>& granted = who.access->user.roles;
+      const size_t first = std::min<size_t>(granted.size(), kMaxAuditRoles);
+      const std::set<RoleName> own(granted.begin(),
+                                   granted.begin() + static_cast<ptrdiff_t>(first));
+      for (const RoleName& r : own) append(r);
+      size_t others = 0;
+      for (const RoleName& r : all) {
+        if (list.count() >= kMaxAuditRoles) break;
+        if (own.contains(r)) continue;
+        ++others;
+        append(r);
+      }
+      left_out += all.size() - std::min(all.size(), own.size() + others);
+    }
+  }
+  if (left_out > 0) out.Append("rolesLeftOut", static_cast<int64_t>(left_out));
 }
 
 /// The audited events, by their command.
@@ -260,7 +297,41 @@ void AuditLog::WriteFailedLogin(const AuditActor& who, const Param& param, Error
   ++state_.suppressed;
 }
 
+void AuditLog::WriteRefused(const AuditActor& who, const Param& param, ErrorCode result) {
+  if (!enabled()) return;
+  WriteRepeated(false);
+  static const UserName nobody;
+  const RefusedCommands::Client client{
+      .user = who.user != nullptr ? *who.user : nobody, .local = who.local, .remote = who.remote};
+  if (!all_checks() && !refused_.Admit(client, clock_.MonotonicMicros() / 1'000'000)) {
+    std::lock_guard l(mutex_);
+    ++state_.suppressed;
+    return;
+  }
+  const BsonDocument entry = Entry(who, "authCheck", param, result);
+  if (Wanted(entry)) refused_.Wrote(client, Add(entry));
+}
+
+void AuditLog::WriteRepeatedRefusals(bool all) {
+  for (const RefusedCommands::Repeated& of :
+       refused_.TakeRepeated(clock_.MonotonicMicros() / 1'000'000, all)) {
+    const AuditActor who{.connection = of.several ? std::string_view("others") : of.remote,
+                         .local = of.local,
+                         .remote = of.remote,
+                         .user = of.user.user.empty() ? nullptr : &of.user};
+    const BsonDocument entry = Entry(
+        who, "authCheck",
+        [&](BsonBuilder& p) {
+          p.Append("command", "").Append("repeated", of.count);
+          if (of.several) p.Append("severalUsers", true);
+        },
+        ErrorCode::kUnauthorized);
+    if (Wanted(entry)) Add(entry);
+  }
+}
+
 void AuditLog::WriteRepeated(bool all) {
+  WriteRepeatedRefusals(all);
   for (const FailedLogins::Repeated& of :
        failed_.TakeRepeated(clock_.MonotonicMicros() / 1'000'000, all)) {
     const bool several = of.client.empty();
@@ -279,16 +350,21 @@ void AuditLog::WriteRepeated(bool all) {
   }
 }
 
-void AuditLog::Add(BsonView entry) {
+size_t AuditLog::Add(BsonView entry) {
   std::string bytes = Written(entry, format_);
   std::lock_guard l(mutex_);
-  if (sink_ == nullptr) return;
+  if (sink_ == nullptr) return 0;
   if (bytes.size() > sink_->MostBytes()) bytes = Written(Shortened(entry), format_);
   if (pending_bytes_ + bytes.size() > kMaxWaiting && !pending_.empty()) Flush();
-  if (pending_bytes_ + bytes.size() > kMaxWaiting && !pending_.empty()) return Lose();
-  pending_bytes_ += bytes.size();
+  if (pending_bytes_ + bytes.size() > kMaxWaiting && !pending_.empty()) {
+    Lose();
+    return 0;
+  }
+  const size_t size = bytes.size();
+  pending_bytes_ += size;
   pending_.push_back(std::move(bytes));
   Flush();
+  return size;
 }
 
 // REQUIRES: mutex_.

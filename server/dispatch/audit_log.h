@@ -12,6 +12,7 @@
 #include "security/failed_logins.h"
 #include "security/names.h"
 #include "server/dispatch/audit_options.h"
+#include "server/dispatch/refused_commands.h"
 #include "storage/clock.h"
 
 namespace mayfly {
@@ -86,6 +87,12 @@ class AuditLog {
   /// many they were (`repeated`).
   void WriteFailedLogin(const AuditActor& who, const Param& param, ErrorCode result);
 
+  /// `authCheck` of a command that was refused. RefusedCommands says which have an entry each,
+  /// unless all_checks() asks for all; the others are counted as failed logins are.
+  void WriteRefused(const AuditActor& who, const Param& param, ErrorCode result);
+  /// The parameter auditRefusedPerMinute: entries of a user from one address; 0: all.
+  void set_refused_limit(int64_t entries) { refused_.SetLimit(entries); }
+
   /// Ignores the filter: for changes of the audit log itself.
   void WriteAlways(const AuditActor& who, std::string_view atype, const Param& param);
   /// Whether a refused command of a client that has not logged in is written: such clients could
@@ -125,9 +132,11 @@ class AuditLog {
   BsonDocument Entry(const AuditActor& who, std::string_view atype, const Param& param,
                      ErrorCode result) const;
   bool Wanted(BsonView entry) const;
-  void Add(BsonView entry);
+  /// The bytes that it takes.
+  size_t Add(BsonView entry);
   bool Admit(Allowance& of);
   void WriteRepeated(bool all);
+  void WriteRepeatedRefusals(bool all);
   void Lose();
   void Flush();
 
@@ -144,6 +153,7 @@ class AuditLog {
   Allowance anonymous_{kAnonymousBurst, kAnonymousPerSecond};  ///< under mutex_, as the next
   Allowance metadata_{kAnonymousBurst, kAnonymousPerSecond};
   FailedLogins failed_;
+  RefusedCommands refused_;
   mutable std::mutex filter_mutex_;
   std::shared_ptr<const MatchExpression> filter_;  ///< null: everything
   BsonDocument filter_source_;

@@ -301,9 +301,10 @@ class ListCursor final : public ServerCursor {
   /// opens the cursor.
   using Shown = std::function<bool(const Operation& reader, BsonView document)>;
   /// `shown` is asked in each batch, since the reader's roles may have changed; null: all are
-  /// shown.
-  explicit ListCursor(std::vector<BsonDocument> documents, Shown shown = nullptr)
-      : documents_(std::move(documents)), shown_(std::move(shown)) {
+  /// shown. `hold`: what the documents are charged for; nothing for short lists.
+  explicit ListCursor(std::vector<BsonDocument> documents, Shown shown = nullptr,
+                      large_memory::Hold hold = {})
+      : documents_(std::move(documents)), shown_(std::move(shown)), hold_(std::move(hold)) {
     for (const BsonDocument& d : documents_) bytes_ += sizeof d + d.view().size();
   }
   Result<void> NextBatch(Operation& op, int64_t batch_size, size_t max_bytes,
@@ -311,9 +312,10 @@ class ListCursor final : public ServerCursor {
   bool Exhausted() const override { return next_ >= documents_.size(); }
 
  private:
-  size_t KeptBytes() const override { return bytes_; }
+  void AddKept(large_memory::Kept* kept) const override { kept->Add(bytes_, hold_); }
   std::vector<BsonDocument> documents_;
   const Shown shown_;
+  large_memory::Hold hold_;
   size_t next_ = 0, bytes_ = 0;
 };
 

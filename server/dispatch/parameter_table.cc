@@ -187,6 +187,12 @@ void RegisterAudit(ServerContext& server) {
             "Refuse what leaves an audit entry while the audit log cannot be written.", [log, &s] {
               if (log != nullptr) log->set_fail_closed(s.audit_fail_closed);
             });
+  p.AddInt("auditRefusedPerMinute", &s.audit_refused_per_minute, 0, RefusedCommands::kMaxLimit,
+           "Refused commands of a user from one address that are audited each in a minute; the "
+           "others are counted. 0: all.",
+           [log, &s] {
+             if (log != nullptr) log->set_refused_limit(s.audit_refused_per_minute);
+           });
   p.Add({.name = "auditAuthorizationSuccess",
          .help = "Audit commands that were allowed (authCheck), not only those that were refused.",
          .get = [log](BsonBuilder& b,

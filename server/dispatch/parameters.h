@@ -81,6 +81,7 @@ struct ServerParameters {
   std::atomic<bool> require_api_version{false};
   std::atomic<bool> enable_test_commands{false};
   std::atomic<bool> audit_fail_closed{false};
+  std::atomic<int64_t> audit_refused_per_minute{200};  ///< RefusedCommands::kDefaultLimit
   // At start-up only, and used by RunServer before anything else: see SetUmask there.
   std::atomic<bool> honor_system_umask{false};
   std::atomic<int> process_umask{-1};  ///< -1: not given

@@ -1,6 +1,7 @@
 #include "server/execution/aggregate_stages.h"
 
 #include "protocol/database_name.h"
+#include "protocol/large_memory.h"
 #include "query/plan/executor.h"
 #include "security/privilege.h"
 #include "server/access/login.h"
@@ -251,18 +252,27 @@ Result<WhoseSessions> ParseWhose(const Asker& asker, std::string_view stage, Bso
   return whose;
 }
 
-std::vector<BsonDocument> Sessions(DataServices& server, const WhoseSessions& whose) {
+/// Errors: ExceededMemoryLimit 146; those of CheckInterrupt.
+Result<std::vector<BsonDocument>> Sessions(DataServices& server, Operation& op,
+                                           const WhoseSessions& whose) {
   std::vector<BsonDocument> out;
-  for (auto& [id, used] : server.sessions().List()) {
-    if (!whose.Covers(SessionUid(id))) continue;
-    out.push_back(BuildBson([&](BsonBuilder& b) {
-      BsonBuilder lsid = b.OpenDocument("_id");
-      lsid.AppendBinary("id", 4, SessionUuid(id));
-      if (!SessionUid(id).empty()) lsid.AppendBinary("uid", 0, SessionUid(id));
-      lsid.Done();
-      b.Append("lastUse", used);
-    }));
-  }
+  size_t bytes = 0;
+  large_memory::Hold hold;  // then the stage has one
+  MAYFLY_TRY(
+      server.sessions().ForEach([&](std::string_view key) { return whose.Covers(SessionUid(key)); },
+                                [&](std::string_view key, Instant used) -> Result<void> {
+                                  MAYFLY_TRY(op.CheckInterrupt());
+                                  out.push_back(BuildBson([&](BsonBuilder& b) {
+                                    BsonBuilder lsid = b.OpenDocument("_id");
+                                    lsid.AppendBinary("id", 4, SessionUuid(key));
+                                    if (!SessionUid(key).empty())
+                                      lsid.AppendBinary("uid", 0, SessionUid(key));
+                                    lsid.Done();
+                                    b.Append("lastUse", used);
+                                  }));
+                                  bytes += sizeof(BsonDocument) + out.back().view().size();
+                                  return hold.Set(bytes);
+                                }));
   return out;
 }
 
@@ -303,17 +313,15 @@ Result<std::vector<BsonDocument>> AggregateStageDocuments(
   if (stage == "$listLocalSessions" || stage == "$listSessions") {
     if (clients == nullptr) return std::vector<BsonDocument>();
     MAYFLY_TRY(WhoseSessions whose, ParseWhose(AskerOf(*clients, op), stage, spec));
-    if (stage == "$listLocalSessions") return Sessions(server, whose);
+    if (stage == "$listLocalSessions") return Sessions(server, op, whose);
     if (db != "config" || collection != "system.sessions")
       return Error{ErrorCode::kInvalidNamespace,
                    "$listSessions may only be run against config.system.sessions"};
-    MAYFLY_TRY(std::vector<BsonDocument> records, ListSessionRecords(server, op));
-    std::erase_if(records, [&](const BsonDocument& d) {
-      const BsonValue uid =
-          d.view()["_id"].IsDocument() ? d.view()["_id"].Document()["uid"] : BsonValue();
-      return !whose.Covers(uid.Is(BsonType::kBinary) ? uid.BinaryData() : std::string_view());
+    return ListSessionRecords(server, op, [&](BsonView record) {
+      const BsonValue id = record["_id"];
+      const BsonValue uid = id.IsDocument() ? id.Document()["uid"] : BsonValue();
+      return whose.Covers(uid.Is(BsonType::kBinary) ? uid.BinaryData() : std::string_view());
     });
-    return records;
   }
   if (stage == "$planCacheStats") {
     if (!spec.empty())

@@ -6,6 +6,7 @@
 #include <deque>
 #include <span>
 
+#include "protocol/large_memory.h"
 #include "query/update/expire.h"
 #include "server/dispatch/expiry_services.h"
 #include "server/execution/index_spec.h"
@@ -189,8 +190,11 @@ Result<void> RemoveSessionRecords(DataServices& server, Operation& op,
   return Ok();
 }
 
-Result<std::vector<BsonDocument>> ListSessionRecords(DataServices& server, Operation& op) {
+Result<std::vector<BsonDocument>> ListSessionRecords(
+    DataServices& server, Operation& op, const std::function<bool(BsonView record)>& shown) {
   std::vector<BsonDocument> out;
+  size_t bytes = 0;
+  large_memory::Hold hold;  // then the stage has one
   CollectionInfoPtr coll = server.storage().catalog().Find(kDb, kCollection);
   if (!coll) return out;
   auto cursor = server.storage().ScanRecords(coll, {});
@@ -198,7 +202,10 @@ Result<std::vector<BsonDocument>> ListSessionRecords(DataServices& server, Opera
     MAYFLY_TRY(op.CheckInterrupt());
     MAYFLY_TRY(bool more, cursor->Next());
     if (!more) return out;
+    if (shown && !shown(cursor->doc())) continue;
     out.emplace_back(cursor->doc());
+    bytes += sizeof(BsonDocument) + out.back().view().size();
+    MAYFLY_TRY(hold.Set(bytes));
   }
 }
 

@@ -1,4 +1,7 @@
 #pragma once
+#include <functional>
+#include <vector>
+
 #include "server/dispatch/expiry_services.h"
 
 namespace mayfly {
@@ -19,7 +22,10 @@ std::string_view NobodysDigest();
 /// The fields id and uid of an lsid, of a session's key.
 void AppendSessionId(BsonBuilder& out, std::string_view key);
 
-/// The documents of config.system.sessions, for $listSessions.
-Result<std::vector<BsonDocument>> ListSessionRecords(DataServices& server, Operation& op);
+/// The documents of config.system.sessions that `shown` admits, for $listSessions; null: all of
+/// them. Errors: ExceededMemoryLimit 146.
+Result<std::vector<BsonDocument>> ListSessionRecords(
+    DataServices& server, Operation& op,
+    const std::function<bool(BsonView record)>& shown = nullptr);
 
 }  // namespace mayfly

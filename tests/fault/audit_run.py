@@ -398,7 +398,7 @@ def checks():
         for _ in range(1500):
             many.command("shop", {"find": "x"})
         state = root.admin.command("serverStatus")["auditLog"]
-        check(0 < state["suppressed"] <= 500, f"who has not logged in cannot fill the disk: {state}")
+        check(0 < state["suppressed"] <= 1300, f"who has not logged in cannot fill the disk: {state}")
     config = """
 auditLog:
   destination: file
@@ -651,5 +651,37 @@ def failed_logins():
         check(set(of) == {"127.0.0.1"}, f"by their address: {of}")
 
 
-PARTS = (schema, users, logouts, failed_logins, checks, destinations, fail_closed, members)
+def refusals():
+    """A user without a role cannot fill the disk with what it is refused; nothing goes uncounted."""
+    with Server() as s:
+        root = s.first_user()
+        root.admin.command("createUser", "nobody", pwd="n", roles=[])
+        root.admin.command("setParameter", 1, auditRefusedPerMinute=20)
+        check(code(root.admin.command, "setParameter", 1, auditRefusedPerMinute=-1) == 2, "a limit below 0")
+        nobody, many, long = s.connect("nobody", "n", maxPoolSize=1), 200, "y" * 3900
+        command = {"find": "things", **{f"f{i}": long for i in range(4)}}
+        of = lambda: [e for e in s.events("authCheck") if e["users"] == [{"user": "nobody", "db": "admin"}]]
+        for _ in range(many):
+            check(code(nobody.shop.command, command) == DENIED, "it is refused")
+        # It may have begun in one minute and ended in the next but one.
+        alone = [e for e in of() if "repeated" not in e["param"]]
+        check(0 < len(alone) <= 3 * 20, f"a user has 20 entries a minute: {len(alone)}")
+        size = sum(len(json.dumps(e)) for e in alone)
+        check(size < 3 * (20 * 2048 + 20_000), f"of limited size: {size}")
+        check(root.admin.command("serverStatus")["auditLog"]["suppressed"] > 0, "the others are counted")
+        root.admin.command("setParameter", 1, auditRefusedPerMinute=0)
+        before = len([e for e in of() if "repeated" not in e["param"]])
+        for _ in range(50):
+            code(nobody.shop.things.find_one)
+        check(len([e for e in of() if "repeated" not in e["param"]]) == before + 50, "with 0 all are written")
+        configured = [p["config"]["auditRefusedPerMinute"] for p in s.params("auditConfigure")]
+        check(configured == [20, 0], f"who changes it is audited: {configured}")
+        s.stop()
+        told = of()
+        alone = sum("repeated" not in e["param"] for e in told)
+        counted = sum(e["param"].get("repeated", 0) for e in told)
+        check(alone + counted == many + 50, f"and none is lost: {alone} and {counted}")
+
+
+PARTS = (schema, users, logouts, failed_logins, refusals, checks, destinations, fail_closed, members)
 run_parts("audit", PARTS, check)

@@ -160,6 +160,15 @@ ROWS = {
         ("server/dispatch/audit_log.h", "kAnonymousBurst", 1),
         ("server/dispatch/audit_log.h", "kAnonymousPerSecond", 1),
     ],
+    "refused commands in the audit log": [
+        ("server/dispatch/refused_commands.h", "kDefaultLimit", 1),
+        ("server/dispatch/refused_commands.h", "kShares", 1),
+    ],
+    "users and addresses whose refused": [("server/dispatch/refused_commands.h", "kMaxClients", 1)],
+    "roles in an audit entry": [
+        ("server/dispatch/audit_log.cc", "kMaxAuditRoles", 1),
+        ("server/dispatch/audit_log.cc", "kMaxAuditRoleBytes", K),
+    ],
     "entries of the audit log, and lines of the log, about failed": [
         ("security/failed_logins.h", "kOfMinute", 1),
         ("security/failed_logins.h", "kBurst", 1),
@@ -262,6 +271,8 @@ INTERNAL = {
     "query/expression/array_ops.cc kMaxFolded": "beyond it nothing is folded",
     "query/expression/element_text.cc": "what an error quotes of a value",
     "query/expression/nesting.h kMaxValueDepth": "the page has it with the reply around",
+    "server/dispatch/refused_commands.h kMaxLimit": "of a parameter: docs/operations.md has it",
+    "query/expression/zone_names.cc": "of files of the system that are looked at; clients cannot reach them",
     "query/expression/regex.cc kMaxCounted": "an estimate of what a pattern costs",
     "query/pipeline/group_stage.cc kMaxMerged": "memory limit of $group",
     "query/pipeline/group_stage.cc kMaxPlain": "larger documents are read in steps that can be interrupted",

@@ -40,7 +40,8 @@ class MemoryEnvironment final : public PipelineEnvironment {
     return has_index;
   }
   int opened = 0, abandoned = 0;
-  int running = 0;  ///< sources (WatchedSource)
+  int more_of_stages = 0;  ///< documents of 10 kB that StageDocuments has besides
+  int running = 0;         ///< sources (WatchedSource)
   std::vector<std::string> filters;
 
   void Insert(const std::string& collection, std::string_view json_array) {
@@ -97,6 +98,8 @@ class MemoryEnvironment final : public PipelineEnvironment {
     std::vector<BsonDocument> docs;
     docs.push_back(
         BuildBson([&](BsonBuilder& b) { b.Append("stage", stage).Append("coll", collection); }));
+    for (int i = 0; i < more_of_stages; ++i)
+      docs.push_back(BuildBson([](BsonBuilder& b) { b.Append("x", std::string(10'000, 'x')); }));
     return docs;
   }
   Result<void> BeginOut(Operation&, std::string_view, std::string_view collection,

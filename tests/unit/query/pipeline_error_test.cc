@@ -206,6 +206,29 @@ TEST_CASE("Pipelines that need no collection", "[pipeline]") {
   CHECK(r.Run(R"([{"$currentOp": {}}])") == Lines(R"([{"stage": "$currentOp", "coll": ""}])"));
 }
 
+TEST_CASE("The documents of a stage about the server are charged", "[pipeline][limits]") {
+  Runner r;
+  r.options.db = "admin";
+  r.options.collection = "";
+  r.env.more_of_stages = 300;
+  const std::string stages = R"([{"$currentOp": {}}, {"$match": {"stage": {"$exists": true}}}])";
+  large_memory::Budget budget;
+  const large_memory::BudgetScope scope(budget);
+  {
+    auto opened = r.Open(stages);
+    REQUIRE(opened);
+    StreamDocument doc;
+    REQUIRE(opened.value()->Next(&doc));
+    CHECK(budget.used() >= 3'000'000);
+  }
+  CHECK(budget.used() == 0);
+  budget.SetLimit(2 << 20);
+  CHECK(r.Run(stages) == "error 146");
+  CHECK(budget.used() == 0);
+  r.env.more_of_stages = 100;
+  CHECK(r.Run(stages) == Lines(R"([{"stage": "$currentOp", "coll": ""}])"));
+}
+
 TEST_CASE("The command's let is seen everywhere", "[pipeline]") {
   Runner r;
   BsonDocument let = Json(R"({"x": 2, "y": {"$add": [1, 2]}})");

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "protocol/extended_json.h"
+#include "security/user_cache.h"
 #include "server/dispatch/audit_filter.h"
 #include "server/dispatch/config.h"
 #include "tests/unit/storage/catalog_fixture.h"
@@ -34,6 +35,14 @@ BsonDocument Filter(const std::string& text) {
   REQUIRE(filter);
   return filter.value();
 }
+
+class MovedClock final : public Clock {
+ public:
+  Instant Now() const override { return {1'900'000'000'000}; }
+  void OnJump(std::function<void()>) override {}
+  int64_t MonotonicMicros() const override { return seconds * 1'000'000; }
+  int64_t seconds = 6000;
+};
 
 std::vector<std::string> Lines(const std::string& path) {
   std::vector<std::string> out;
@@ -347,13 +356,6 @@ TEST_CASE("Clients that have not logged in cannot fill the audit log", "[audit]"
 }
 
 TEST_CASE("Failed logins beyond a few of a minute are counted by address", "[audit]") {
-  class MovedClock final : public Clock {
-   public:
-    Instant Now() const override { return {1'900'000'000'000}; }
-    void OnJump(std::function<void()>) override {}
-    int64_t MonotonicMicros() const override { return seconds * 1'000'000; }
-    int64_t seconds = 6000;
-  };
   ScratchDir dir;
   MovedClock clock;
   const std::string path = dir.path() + "/audit.json";
@@ -390,6 +392,95 @@ TEST_CASE("Failed logins beyond a few of a minute are counted by address", "[aud
   fail("10.0.0.1:5000", 22);
   log.value()->Close();
   CHECK(repeated() == std::vector<std::string>{"10.0.0.1 2", "10.0.0.1 5", "10.0.0.2 1"});
+}
+
+TEST_CASE("Refused commands beyond those of a minute are counted by user and address", "[audit]") {
+  ScratchDir dir;
+  MovedClock clock;
+  const std::string path = dir.path() + "/audit.json";
+  auto log = OpenLog(path, true, clock);
+  REQUIRE(log);
+  const UserName ann{"ann", "admin"}, bob{"bob", "admin"};
+  auto refuse = [&](const UserName& user, const std::string& remote, int times, size_t size = 10) {
+    const std::string text(size, 'x');
+    for (int i = 0; i < times; ++i)
+      log.value()->WriteRefused(
+          {.connection = "conn1", .local = "10.0.0.9:27017", .remote = remote, .user = &user},
+          [&](BsonBuilder& p) { p.Append("command", "find").Append("args", text); },
+          ErrorCode::kUnauthorized);
+  };
+  auto repeated = [&] {
+    std::vector<std::string> out;
+    for (const std::string& line : Lines(path))
+      if (auto e = ParseJson(line); e && e.value().view().FindPath("param.repeated").IsNumber())
+        out.push_back(std::string(e.value().view().FindPath("users.0.user").String()) + " " +
+                      std::string(e.value().view().FindPath("remote.ip").String()) + " " +
+                      std::to_string(e.value().view().FindPath("param.repeated").NumberAsInt64()));
+    std::sort(out.begin(), out.end());
+    return out;
+  };
+  log.value()->set_refused_limit(10);
+  refuse(ann, "10.0.0.1:5000", 15);
+  refuse(ann, "10.0.0.1:5001", 1);
+  refuse(ann, "10.0.0.2:5000", 12);
+  refuse(bob, "10.0.0.1:5000", 9);
+  CHECK(Lines(path).size() == 29);
+  CHECK(log.value()->Check().suppressed == 8);
+  clock.seconds += 60;
+  log.value()->Write(nullptr, "x", [](BsonBuilder&) {});
+  CHECK(repeated() == std::vector<std::string>{"ann 10.0.0.1 6", "ann 10.0.0.2 2"});
+  // Changes and logins are written whatever was refused; so is everything when all are asked for.
+  refuse(ann, "10.0.0.1:5000", 20);
+  const size_t before = Lines(path).size();
+  log.value()->Write({.user = &ann}, "createUser", [](BsonBuilder&) {});
+  CHECK(Lines(path).size() == before + 1);
+  log.value()->set_all_checks(true);
+  refuse(ann, "10.0.0.1:5000", 20);
+  log.value()->set_all_checks(false);
+  log.value()->set_refused_limit(0);
+  refuse(ann, "10.0.0.1:5000", 20);
+  CHECK(Lines(path).size() == before + 41);
+  // By their bytes as well: each has 2 KiB on average.
+  clock.seconds += 60;
+  log.value()->set_refused_limit(10);
+  log.value()->Write(nullptr, "x", [](BsonBuilder&) {});
+  const size_t lines = Lines(path).size();
+  refuse(bob, "10.0.0.1:5000", 10, 15'000);
+  CHECK(Lines(path).size() == lines + 2);
+  log.value()->Close();
+  CHECK(repeated() == std::vector<std::string>{"ann 10.0.0.1 10", "ann 10.0.0.1 6",
+                                               "ann 10.0.0.2 2", "bob 10.0.0.1 8"});
+}
+
+TEST_CASE("Of many roles an entry has the first", "[audit]") {
+  ScratchDir dir;
+  SystemClock clock;
+  const std::string path = dir.path() + "/audit.json";
+  auto log = OpenLog(path, true, clock);
+  REQUIRE(log);
+  auto granted = std::make_shared<GrantedRoles>();
+  for (int i = 0; i < 1000; ++i)
+    granted->roles.roles.push_back({"r" + std::to_string(10'000 + i), "d"});
+  UserAccess access(granted);
+  access.user.name = {"ann", "admin"};
+  access.user.roles = {{"r10999", "d"}};
+  const auto entry = [&] {
+    log.value()->Write({.connection = "conn1", .user = &access.user.name, .access = &access}, "x",
+                       [](BsonBuilder&) {});
+    return ParseJson(Lines(path).back()).value();
+  };
+  BsonDocument e = entry();
+  int n = 0;
+  for ([[maybe_unused]] const BsonElement& r : e.view()["roles"].Document()) ++n;
+  CHECK(n == 100);
+  CHECK(e.view().FindPath("roles.0.role").String() == "r10999");
+  CHECK(e.view()["rolesLeftOut"].NumberAsInt64() == 900);
+  for (RoleName& r : granted->roles.roles) r.role += std::string(1000, 'x');
+  e = entry();
+  CHECK(e.view()["rolesLeftOut"].NumberAsInt64() > 990);
+  CHECK(Lines(path).back().size() < 20'000);
+  granted->roles.roles.resize(3);
+  CHECK(entry().view()["rolesLeftOut"].missing());
 }
 
 TEST_CASE("Many addresses whose logins fail have few entries", "[audit]") {

@@ -10,6 +10,7 @@
 
 #include "protocol/extended_json.h"
 #include "protocol/fair_share.h"
+#include "protocol/large_memory.h"
 #include "server/base/session_registry.h"
 #include "server/base/top.h"
 #include "server/dispatch/cursor_manager.h"
@@ -422,6 +423,53 @@ TEST_CASE("A batch ends before it is too large for a document, but is never empt
   BsonArrayBuilder second(more);
   REQUIRE(c.NextBatch(op, 100, 10, second));
   CHECK(second.count() == 1);
+}
+
+TEST_CASE("A list that waits for its reader is charged", "[cursor]") {
+  large_memory::Budget budget;
+  const large_memory::BudgetScope scope(budget);
+  std::vector<BsonDocument> docs;
+  docs.push_back(BuildBson([&](BsonBuilder& b) { b.Append("x", std::string(3 << 20, 'x')); }));
+  large_memory::Hold hold;
+  REQUIRE(hold.Set(docs[0].view().size()));
+  const int64_t held = budget.used();
+  CHECK(held >= 3 << 20);
+  {
+    const ListCursor c(std::move(docs), nullptr, std::move(hold));
+    CHECK(budget.used() == held);
+    CHECK(c.bytes() >= 3 << 20);
+    CHECK(static_cast<int64_t>(c.held_bytes()) == held);
+  }
+  CHECK(budget.used() == 0);
+}
+
+TEST_CASE("Sessions are looked through by their owner; an error ends it", "[session]") {
+  SessionRegistry sessions;
+  const std::string ann(kSessionUidBytes, 'a'), bob(kSessionUidBytes, 'b');
+  const auto key = [](int n, const std::string& digest) {
+    std::string id(kSessionIdBytes, '\0');
+    std::memcpy(id.data(), &n, sizeof n);
+    return id + digest;
+  };
+  for (int n = 0; n < 100; ++n) {
+    REQUIRE(sessions.Use(key(n, ann), {1000 + n}));
+    REQUIRE(sessions.Use(key(n, bob), {5000}));
+  }
+  std::set<int64_t> seen;
+  const auto of_ann = [&](std::string_view k) { return SessionUid(k) == ann; };
+  REQUIRE(sessions.ForEach(of_ann, [&](std::string_view k, Instant last) -> Result<void> {
+    CHECK(SessionUid(k) == ann);
+    seen.insert(last.millis);
+    return Ok();
+  }));
+  CHECK(seen.size() == 100);
+  int calls = 0;
+  const Result<void> ended = sessions.ForEach(of_ann, [&](std::string_view, Instant) {
+    return ++calls == 3 ? Result<void>(large_memory::TooMuch()) : Ok();
+  });
+  REQUIRE_FALSE(ended);
+  CHECK(ended.error().code == ErrorCode::kExceededMemoryLimit);
+  CHECK(calls == 3);
 }
 
 TEST_CASE("Sessions end when unused, and tell", "[session]") {
