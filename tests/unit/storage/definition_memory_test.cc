@@ -148,7 +148,27 @@ TEST_CASE("who reads an earlier moment does not keep the memory of all that was 
     REQUIRE(s.catalog().Drop(*s.op, "db", "c"));
   }
   CHECK(CodeOf(moment->Find("db", "kept")) == ErrorCode::kSnapshotUnavailable);
+  CHECK(moment->Find("other", "kept").value() == nullptr);
   CHECK(s.catalog().PinMoment()->Find("db", "kept").value() != nullptr);
+}
+
+TEST_CASE("who changes definitions of one database does not end reads of others",
+          "[definition_memory]") {
+  CatalogStore s;
+  const Limit limit(kLimit);
+  CollectionInfo small = WithOptions("kept", 100);
+  small.db = "other";
+  REQUIRE(s.catalog().Create(*s.op, small));
+  const auto moment = s.catalog().PinMoment();
+  // The change before all others is the oldest, but not of the database that has the most.
+  REQUIRE(s.catalog().Drop(*s.op, "other", "kept"));
+  for (int i = 0; i < 30; ++i) {
+    CAPTURE(i);
+    REQUIRE(s.catalog().Create(*s.op, WithOptions("c", 100'000)));
+    REQUIRE(s.catalog().Drop(*s.op, "db", "c"));
+  }
+  CHECK(CodeOf(moment->Find("db", "c")) == ErrorCode::kSnapshotUnavailable);
+  CHECK(moment->Find("other", "kept").value() != nullptr);
 }
 
 }  // namespace mayfly::testing
