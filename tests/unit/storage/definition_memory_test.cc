@@ -171,4 +171,36 @@ TEST_CASE("who changes definitions of one database does not end reads of others"
   CHECK(moment->Find("other", "kept").value() != nullptr);
 }
 
+TEST_CASE("one database does not take all memory of definitions", "[definition_memory]") {
+  CatalogStore s;
+  const Limit limit(kLimit);
+  int number = 0;
+  auto fill = [&](const std::string& db) {
+    for (int made = 0;; ++made) {
+      CollectionInfo c = WithOptions("c" + std::to_string(++number), 20'000);
+      c.db = db;
+      const ErrorCode code = CodeOf(s.catalog().Create(*s.op, c));
+      if (code == ErrorCode::kOk) continue;
+      CHECK(code == ErrorCode::kExceededMemoryLimit);
+      return made;
+    }
+  };
+  const int first = fill("first");
+  CHECK(first > 30);
+  CHECK(first < 40);  // three quarters of 1 MiB, in pieces of some 21 KB
+  // Others still make collections, each database about half of what is then left.
+  CHECK(fill("second") > 3);
+  CHECK(fill("third") >= 1);
+  CHECK(fill("first") == 0);
+  CollectionInfo small;
+  small.db = "admin";
+  small.name = "small";
+  CHECK(s.catalog().Create(*s.op, small));
+  // What goes is there for the same database again.
+  REQUIRE(s.catalog().DropDatabase(*s.op, "second"));
+  REQUIRE(s.catalog().DropDatabase(*s.op, "third"));
+  REQUIRE(s.catalog().DropDatabase(*s.op, "first"));
+  CHECK(fill("first") >= first - 1);
+}
+
 }  // namespace mayfly::testing
