@@ -104,31 +104,38 @@ void SnapshotReads::SweepLocked(SnapshotPoints::Gone* gone) {
                 Instant{clock_.Now().millis - window * 1000}, gone);
 }
 
-Result<ReadViewPtr> SnapshotReads::Open(ReplicaSet& set, uint64_t at, std::string_view owner) {
+Result<ReadViewPtr> SnapshotReads::Open(ReplicaSet& set, uint64_t at, std::string_view owner,
+                                        bool transaction) {
   SnapshotPoints::Gone gone;  // let go of outside the lock
   std::unique_lock l(mutex_);
   SweepLocked(&gone);
   ReadViewPtr view = points_.Find(at != 0 ? at : set.applied_ts());
   Result<void> taken = Ok();
+  bool may = true;
   if (view == nullptr && (at == 0 || at == set.applied_ts())) {
-    if (!points_.MayTake(owner)) {
-      taken = Error{ErrorCode::kExceededMemoryLimit,
-                    "this client reads at too many points in time at once, or at more than are "
-                    "left for all others: close some of its snapshot cursors, or open several at "
-                    "one atClusterTime"};
+    may = transaction || points_.MayTake(owner);
+    if (!may) {
+      // Said below.
     } else if (Result<std::shared_ptr<ReadPoint>> point = set.TakeReadPoint(); !point) {
       taken = std::move(point).error();
     } else if (const uint64_t ts = point.value()->ts(); at == 0 || at == ts) {
       view = points_.Find(ts);
       if (view == nullptr) {
         view = point.value()->View();
-        points_.Add(std::move(point).value(), owner, clock_.MonotonicMicros(), clock_.Now());
+        points_.Add(std::move(point).value(), owner, clock_.MonotonicMicros(), clock_.Now(),
+                    transaction);
       }
     }
   }
+  if (view != nullptr && !transaction) may = points_.Use(view->point()->ts(), owner);
   l.unlock();
   for (const auto& point : gone) point->Release();
   MAYFLY_TRY(std::move(taken));
+  if (!may)
+    return Error{ErrorCode::kExceededMemoryLimit,
+                 "this client reads at too many points in time at once, or at more than are left "
+                 "for all others: close some of its snapshot cursors, or open several at one "
+                 "atClusterTime"};
   if (view == nullptr) return TooOld(at);
   return view;
 }
@@ -455,7 +462,8 @@ Awaitable<Result<void>> OpenSnapshot(CommandContext& ctx, ReplicaSet& set, bool 
   const std::string owner =
       OwnerOf(ctx.access != nullptr ? ctx.access->user.name.Id() : std::string(),
               ctx.client != nullptr ? std::string_view(ctx.client->address) : "");
-  MAYFLY_CO_TRY(ctx.op.view, ctx.server.snapshot_reads().Open(set, ctx.at_cluster_time, owner));
+  MAYFLY_CO_TRY(ctx.op.view,
+                ctx.server.snapshot_reads().Open(set, ctx.at_cluster_time, owner, transaction));
   ctx.op.read_ts = ctx.op.view->point()->ts();
   if (its_clock) ctx.op.now = ctx.op.view->point()->now();
   co_return Ok();

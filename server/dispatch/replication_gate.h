@@ -69,8 +69,9 @@ class SnapshotReads {
       : clock_(clock), window_seconds_(window_seconds) {}
   /// `at` 0: now. `owner`: who reads (OwnerOf). REQUIRES: the set's member has applied `at`.
   /// Errors: SnapshotTooOld 239 when no read has begun there within the window,
-  /// ExceededMemoryLimit 146 when the owner reads at as many points as it may.
-  Result<ReadViewPtr> Open(ReplicaSet& set, uint64_t at, std::string_view owner);
+  /// ExceededMemoryLimit 146 when the owner reads at as many points as it may. `transaction`: the
+  /// point is one's, which has limits of its own.
+  Result<ReadViewPtr> Open(ReplicaSet& set, uint64_t at, std::string_view owner, bool transaction);
   /// The point for the next batches of a cursor opened at `point`. Errors: SnapshotTooOld 239.
   Result<ReadViewPtr> Continue(ReadPoint& point);
   /// Ends the windows that are over.

@@ -55,8 +55,18 @@ bool SnapshotPoints::MayTake(std::string_view owner) const {
 }
 
 void SnapshotPoints::Add(std::shared_ptr<ReadPoint> point, std::string_view owner, int64_t micros,
-                         Instant time) {
-  kept_.push_back({std::move(point), std::string(owner), micros, time});
+                         Instant time, bool of_transaction) {
+  kept_.push_back({std::move(point), std::string(owner), micros, time, of_transaction});
+}
+
+bool SnapshotPoints::Use(uint64_t ts, std::string_view owner) {
+  for (Kept& k : kept_) {
+    if (k.point->ts() != ts || !k.of_transaction) continue;
+    if (!MayTake(owner)) return false;
+    k.owner = owner;
+    k.of_transaction = false;
+  }
+  return true;
 }
 
 SnapshotPoints::Gone SnapshotPoints::Clear() {

@@ -29,7 +29,13 @@ class SnapshotPoints {
   ReadViewPtr Find(uint64_t ts);
   /// Whether the owner (OwnerOf) may take one more.
   bool MayTake(std::string_view owner) const;
-  void Add(std::shared_ptr<ReadPoint> point, std::string_view owner, int64_t micros, Instant time);
+  /// `of_transaction`: it was taken by a transaction, which goes on without it and has limits of
+  /// its own. It counts as unused.
+  void Add(std::shared_ptr<ReadPoint> point, std::string_view owner, int64_t micros, Instant time,
+           bool of_transaction = false);
+  /// A read that is no transaction's uses the point of this time: one of a transaction belongs to
+  /// the reader from now on. False: he may not take one more.
+  bool Use(uint64_t ts, std::string_view owner);
   /// All of them, to be released.
   Gone Clear();
 
@@ -43,7 +49,8 @@ class SnapshotPoints {
     std::string owner;
     int64_t taken_micros;
     Instant taken;  ///< tests move this clock
-    bool used() const { return point.use_count() > 1; }
+    bool of_transaction;
+    bool used() const { return !of_transaction && point.use_count() > 1; }
   };
   void SweepUnused(Gone* gone);
 

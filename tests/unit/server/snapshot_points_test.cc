@@ -76,4 +76,21 @@ TEST_CASE("a point goes with its window, also from who uses it", "[snapshot_poin
   CHECK(p.points.size() == 0);
 }
 
+TEST_CASE("points of transactions count once another read uses them", "[snapshot_points]") {
+  Points p;
+  const auto others = p.Take("other");
+  std::vector<std::shared_ptr<ReadPoint>> of_transactions;
+  for (int i = 0; i < 200; ++i) {
+    of_transactions.push_back(ReadPoint::Take(*p.store.storage, ++p.last));
+    p.points.Add(of_transactions.back(), "many", 0, Instant{}, true);
+  }
+  const auto many = p.TakeAll("many");
+  CHECK(many.size() == SnapshotPoints::kMostUsedOfOwner);
+  const uint64_t ts = of_transactions.front()->ts();
+  CHECK_FALSE(p.points.Use(ts, "many"));
+  CHECK(p.points.Use(others->ts(), "many"));  // it stays the other's
+  CHECK(p.points.Use(ts, "third"));
+  CHECK(p.points.Use(ts, "many"));
+}
+
 }  // namespace mayfly::testing
