@@ -148,14 +148,21 @@ Error NoImage(std::string_view which, std::string_view events, StreamPosition at
 }
 
 /// The document as it is now, or null. `expire_at`: its own deadline, unless there is none of it.
-Result<void> AppendLookup(Storage& storage, Operation& op, uint32_t collection, BsonValue id,
-                          std::optional<Instant>* expire_at, BsonBuilder& out) {
+Result<void> AppendLookup(Storage& storage, Operation& op, const LogCollection& logged,
+                          BsonValue id, std::optional<Instant>* expire_at, BsonBuilder& out) {
   expire_at->reset();
-  CollectionInfoPtr coll = storage.catalog().FindById(collection);
+  // Privileges are about names. A collection that has another name by now may be one that the
+  // stream's user may not read.
+  auto named = [&]() -> CollectionInfoPtr {
+    CollectionInfoPtr coll = storage.catalog().FindById(logged.id);
+    return coll && coll->ns == logged.ns ? coll : nullptr;
+  };
+  const CollectionInfoPtr coll = named();
   Storage::Record found;
   if (coll) {
     MAYFLY_TRY(bool there, storage.FindById(*coll, id, &found));
-    if (there && Visibility(storage, *coll, op.now).Shows(found.doc, found.expire_at)) {
+    // Asked again, because a rename and a write may have come before the read.
+    if (there && named() && Visibility(storage, *coll, op.now).Shows(found.doc, found.expire_at)) {
       out.Append("fullDocument", found.doc);
       *expire_at = found.expire_at;
       return Ok();
@@ -221,7 +228,7 @@ Result<void> AppendDocumentEvent(const Spec& spec, Storage& storage, Operation& 
     else
       out.AppendNull("fullDocument");
   } else if (spec.full_document == Spec::FullDocument::kUpdateLookup) {
-    MAYFLY_TRY(AppendLookup(storage, op, c.id, doc["_id"], &expire_at, out));
+    MAYFLY_TRY(AppendLookup(storage, op, c, doc["_id"], &expire_at, out));
   }
   if (spec.deadlines && expire_at) out.Append("expireAt", *expire_at);
   AppendNamespace("ns", c.ns, out);

@@ -1,9 +1,7 @@
 #include "server/access/access_control.h"
 
 #include <algorithm>
-#include <chrono>
 #include <set>
-#include <thread>
 
 #include "security/login_backoff.h"
 #include "security/time_keys.h"
@@ -16,8 +14,6 @@ namespace mayfly {
 namespace {
 
 constexpr size_t kDecoySecretBytes = 32;
-constexpr auto kLockPoll = std::chrono::milliseconds(10);
-constexpr auto kLockWait = std::chrono::seconds(30);
 
 }  // namespace
 
@@ -163,18 +159,6 @@ Result<void> AccessControl::ShowTimeKeys(Operation& op) {
     changed = true;
   }
   return changed ? storage_->committer().Commit(std::move(unit)) : Ok();
-}
-
-Result<std::unique_lock<std::mutex>> AccessControl::LockChanges(Operation& op) {
-  std::unique_lock l(changes_, std::defer_lock);
-  const auto end = std::chrono::steady_clock::now() + kLockWait;
-  while (std::chrono::steady_clock::now() < end) {
-    if (l.try_lock()) return l;
-    std::this_thread::sleep_for(kLockPoll);
-    MAYFLY_TRY(op.CheckInterruptNow());
-  }
-  return Error{ErrorCode::kLockTimeout,
-               "another change of users or roles has taken half a minute: try again later"};
 }
 
 }  // namespace mayfly

@@ -10,6 +10,7 @@
 #include "protocol/seeded_hash.h"
 #include "security/scram.h"
 #include "security/user_cache.h"
+#include "server/access/change_queue.h"
 #include "server/access/stored_users.h"
 
 namespace mayfly {
@@ -112,8 +113,8 @@ class AccessControl {
   static constexpr std::string_view kTimeKeysSetting = "access/timeKeys";
 
   /// Changes of users and roles are made one after another, because each first reads the present
-  /// state. Errors: those of CheckInterrupt; LockTimeout 24 after half a minute.
-  Result<std::unique_lock<std::mutex>> LockChanges(Operation& op);
+  /// state: the lock of changes.
+  ChangeQueue& changes() { return changes_; }
 
  private:
   void UseDecoySecret(std::string secret);
@@ -127,7 +128,7 @@ class AccessControl {
   UnknownClients unknown_clients_;
   std::atomic<bool> localhost_closed_{false};
   bool first_user_comes_ = false;
-  std::mutex changes_;
+  ChangeQueue changes_;
   std::mutex keeping_times_;
   const std::unique_ptr<TimeKeys> time_keys_;
   mutable std::mutex decoys_mutex_;

@@ -5,6 +5,7 @@
 #include "security/builtin_roles.h"
 #include "server/access/access_documents.h"
 #include "server/access/login.h"
+#include "server/base/client_of.h"
 #include "server/dispatch/audit_log.h"
 #include "server/dispatch/server_context.h"
 #include "server/execution/write_ops.h"
@@ -57,7 +58,12 @@ void RemoveRoles(std::vector<RoleName>& from, const std::vector<RoleName>& roles
 
 Result<UserChange> UserChange::Begin(CommandContext& ctx) {
   AccessControl& access = ctx.server.access();
-  MAYFLY_TRY(auto lock, access.LockChanges(ctx.op));
+  // Whoever owns a database can make users there, but only there: all of them take turns as one.
+  const std::string db = ctx.access != nullptr ? ctx.access->user.name.db : std::string();
+  MAYFLY_TRY(
+      ChangeQueue::Turn lock,
+      access.changes().Take(
+          ctx.op, OwnerOf(db, ctx.client != nullptr ? std::string_view(ctx.client->address) : "")));
   // Two clients may have used the localhost exception at once: it allows only one.
   if (ctx.access.get() == &NobodysAccess() && !access.LocalhostMayMakeUsers())
     return Error{ErrorCode::kUnauthorized,

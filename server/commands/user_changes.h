@@ -1,6 +1,5 @@
 #pragma once
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,6 +7,7 @@
 
 #include "security/role_graph.h"
 #include "security/user_document.h"
+#include "server/access/change_queue.h"
 #include "server/dispatch/command.h"
 
 namespace mayfly {
@@ -20,7 +20,7 @@ RoleReader InterruptibleRoles(CommandContext& ctx);
 class UserChange {
  public:
   /// Errors: Unauthorized 13 when a client that has not logged in is too late for the localhost
-  /// exception; those of AccessControl::LockChanges.
+  /// exception; those of ChangeQueue::Take.
   static Result<UserChange> Begin(CommandContext& ctx);
 
   /// Errors: UserNotFound 11.
@@ -55,15 +55,14 @@ class UserChange {
   Result<void> Finish();
 
  private:
-  UserChange(CommandContext& ctx, std::unique_lock<std::mutex> lock)
-      : ctx_(&ctx), lock_(std::move(lock)) {}
+  UserChange(CommandContext& ctx, ChangeQueue::Turn lock) : ctx_(&ctx), lock_(std::move(lock)) {}
   Result<void> Insert(std::string_view collection, BsonView document, Error exists);
   Result<void> Replace(std::string_view collection, BsonView document);
   Result<int64_t> Delete(std::string_view collection, BsonView filter, bool many);
   Result<void> KeepSchema();
 
   CommandContext* ctx_;
-  std::unique_lock<std::mutex> lock_;
+  ChangeQueue::Turn lock_;
 };
 
 /// The first field of a user's or role's command: a name. Errors: BadValue 2, TypeMismatch 14.

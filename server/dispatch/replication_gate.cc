@@ -10,6 +10,7 @@
 #include "protocol/error_labels.h"
 #include "protocol/field_once.h"
 #include "security/time_keys.h"
+#include "server/base/client_of.h"
 #include "server/dispatch/io_timer.h"
 #include "server/dispatch/server_context.h"
 #include "storage/catalog/catalog.h"
@@ -97,48 +98,44 @@ Error SnapshotReads::TooOld(uint64_t ts) {
               " seconds (minSnapshotHistoryWindowInSeconds)"};
 }
 
-void SnapshotReads::SweepLocked(std::vector<Kept>* gone) {
+void SnapshotReads::SweepLocked(SnapshotPoints::Gone* gone) {
   const int64_t window = window_seconds_.load();
-  const int64_t micros = clock_.MonotonicMicros() - window * 1'000'000;
-  const int64_t millis = clock_.Now().millis - window * 1000;
-  size_t unused = 0;
-  for (const Kept& k : kept_) unused += k.point.use_count() == 1;
-  std::erase_if(kept_, [&](Kept& k) {
-    const bool used = k.point.use_count() > 1;
-    const bool over = k.taken_micros < micros || k.taken.millis < millis;
-    if (!over && (used || unused <= kMost) && kept_.size() - gone->size() <= kMaxTotal)
-      return false;
-    unused -= !used;
-    gone->push_back(std::move(k));
-    return true;
-  });
+  points_.Sweep(clock_.MonotonicMicros() - window * 1'000'000,
+                Instant{clock_.Now().millis - window * 1000}, gone);
 }
 
-Result<ReadViewPtr> SnapshotReads::Open(ReplicaSet& set, uint64_t at) {
-  std::vector<Kept> gone;  // let go of outside the lock
+Result<ReadViewPtr> SnapshotReads::Open(ReplicaSet& set, uint64_t at, std::string_view owner,
+                                        bool transaction) {
+  SnapshotPoints::Gone gone;  // let go of outside the lock
   std::unique_lock l(mutex_);
   SweepLocked(&gone);
-  auto find = [&](uint64_t ts) -> ReadViewPtr {
-    for (Kept& k : kept_)
-      if (k.point->ts() == ts) return k.point->View();
-    return nullptr;
-  };
-  ReadViewPtr view = find(at != 0 ? at : set.applied_ts());
+  ReadViewPtr view = points_.Find(at != 0 ? at : set.applied_ts());
   Result<void> taken = Ok();
+  bool may = true;
   if (view == nullptr && (at == 0 || at == set.applied_ts())) {
-    if (Result<std::shared_ptr<ReadPoint>> point = set.TakeReadPoint(); !point) {
+    may = transaction || points_.MayTake(owner);
+    if (!may) {
+      // Said below.
+    } else if (Result<std::shared_ptr<ReadPoint>> point = set.TakeReadPoint(); !point) {
       taken = std::move(point).error();
     } else if (const uint64_t ts = point.value()->ts(); at == 0 || at == ts) {
-      view = find(ts);
+      view = points_.Find(ts);
       if (view == nullptr) {
         view = point.value()->View();
-        kept_.push_back({std::move(point).value(), clock_.MonotonicMicros(), clock_.Now()});
+        points_.Add(std::move(point).value(), owner, clock_.MonotonicMicros(), clock_.Now(),
+                    transaction);
       }
     }
   }
+  if (view != nullptr && !transaction) may = points_.Use(view->point()->ts(), owner);
   l.unlock();
-  for (Kept& k : gone) k.point->Release();
+  for (const auto& point : gone) point->Release();
   MAYFLY_TRY(std::move(taken));
+  if (!may)
+    return Error{ErrorCode::kExceededMemoryLimit,
+                 "this client reads at too many points in time at once, or at more than are left "
+                 "for all others: close some of its snapshot cursors, or open several at one "
+                 "atClusterTime"};
   if (view == nullptr) return TooOld(at);
   return view;
 }
@@ -150,18 +147,17 @@ Result<ReadViewPtr> SnapshotReads::Continue(ReadPoint& point) {
 }
 
 void SnapshotReads::Sweep() {
-  std::vector<Kept> gone;
+  SnapshotPoints::Gone gone;
   {
     std::lock_guard l(mutex_);
     SweepLocked(&gone);
   }
-  for (Kept& k : gone) k.point->Release();
+  for (const auto& point : gone) point->Release();
 }
 
 void SnapshotReads::Clear() {
   std::lock_guard l(mutex_);
-  for (Kept& k : kept_) k.point->Release();
-  kept_.clear();
+  for (const auto& point : points_.Clear()) point->Release();
   any_hidden_.Forget();
 }
 
@@ -169,9 +165,9 @@ SnapshotReads::Totals SnapshotReads::totals() const {
   Totals t;
   t.too_old = too_old_.load(std::memory_order_relaxed);
   std::lock_guard l(mutex_);
-  t.points = static_cast<int64_t>(kept_.size());
-  if (!kept_.empty())
-    t.oldest_seconds = (clock_.MonotonicMicros() - kept_.front().taken_micros) / 1'000'000;
+  t.points = static_cast<int64_t>(points_.size());
+  if (points_.size() != 0)
+    t.oldest_seconds = (clock_.MonotonicMicros() - points_.oldest_micros()) / 1'000'000;
   return t;
 }
 
@@ -463,7 +459,11 @@ Awaitable<Result<void>> OpenSnapshot(CommandContext& ctx, ReplicaSet& set, bool 
       }
     }
   }
-  MAYFLY_CO_TRY(ctx.op.view, ctx.server.snapshot_reads().Open(set, ctx.at_cluster_time));
+  const std::string owner =
+      OwnerOf(ctx.access != nullptr ? ctx.access->user.name.Id() : std::string(),
+              ctx.client != nullptr ? std::string_view(ctx.client->address) : "");
+  MAYFLY_CO_TRY(ctx.op.view,
+                ctx.server.snapshot_reads().Open(set, ctx.at_cluster_time, owner, transaction));
   ctx.op.read_ts = ctx.op.view->point()->ts();
   if (its_clock) ctx.op.now = ctx.op.view->point()->now();
   co_return Ok();

@@ -7,6 +7,7 @@
 
 #include "replication/replica_set.h"
 #include "server/dispatch/command.h"
+#include "server/dispatch/snapshot_points.h"
 #include "storage/read/any_hidden.h"
 #include "storage/read/read_view.h"
 
@@ -66,9 +67,11 @@ class SnapshotReads {
   /// `window_seconds`: minSnapshotHistoryWindowInSeconds. Both outlive it.
   SnapshotReads(const SystemClock& clock, const std::atomic<int64_t>& window_seconds)
       : clock_(clock), window_seconds_(window_seconds) {}
-  /// `at` 0: now. REQUIRES: the set's member has applied `at`. Errors: SnapshotTooOld 239 when no
-  /// read has begun there within the window.
-  Result<ReadViewPtr> Open(ReplicaSet& set, uint64_t at);
+  /// `at` 0: now. `owner`: who reads (OwnerOf). REQUIRES: the set's member has applied `at`.
+  /// Errors: SnapshotTooOld 239 when no read has begun there within the window,
+  /// ExceededMemoryLimit 146 when the owner reads at as many points as it may. `transaction`: the
+  /// point is one's, which has limits of its own.
+  Result<ReadViewPtr> Open(ReplicaSet& set, uint64_t at, std::string_view owner, bool transaction);
   /// The point for the next batches of a cursor opened at `point`. Errors: SnapshotTooOld 239.
   Result<ReadViewPtr> Continue(ReadPoint& point);
   /// Ends the windows that are over.
@@ -90,19 +93,13 @@ class SnapshotReads {
   AnyHidden& any_hidden() { return any_hidden_; }
 
  private:
-  static constexpr size_t kMost = 256;       ///< that no cursor uses
-  static constexpr size_t kMaxTotal = 4096;  ///< and together with those that cursors use
-  struct Kept {
-    std::shared_ptr<ReadPoint> point;
-    int64_t taken_micros;  ///< Clock::MonotonicMicros()
-    Instant taken;         ///< tests move this clock
-  };
-  void SweepLocked(std::vector<Kept>* gone);
+  /// Moves those whose window is over to `gone`.
+  void SweepLocked(SnapshotPoints::Gone* gone);
   Error TooOld(uint64_t ts);
   const SystemClock& clock_;
   const std::atomic<int64_t>& window_seconds_;
   mutable std::mutex mutex_;
-  std::vector<Kept> kept_;  ///< the oldest first
+  SnapshotPoints points_;
   std::atomic<int64_t> too_old_{0};
   TransactionParameters transaction_parameters_;
   AnyHidden any_hidden_;

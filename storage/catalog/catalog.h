@@ -52,7 +52,7 @@ class Catalog {
   /// watches it.
   virtual uint64_t Version() const = 0;
   /// Keeps the present catalog. Changes are recorded while anyone holds a moment, at most kMaxPast
-  /// of them.
+  /// of them; beyond that, the database with the most loses its oldest.
   virtual std::shared_ptr<const CatalogMoment> PinMoment() = 0;
   static constexpr size_t kMaxPast = 10'000;
   /// Called (any thread, must not block) after each change.

@@ -233,62 +233,6 @@ std::vector<std::string> CatalogImpl::Databases() {
   return r;
 }
 
-// --- earlier moments -----------------------------------------------------------------------------
-
-class CatalogImpl::Moment final : public CatalogMoment {
- public:
-  Moment(CatalogImpl& catalog, uint64_t version) : catalog_(catalog), version_(version) {}
-  ~Moment() override { catalog_.Unpin(version_); }
-  uint64_t version() const override { return version_; }
-  Result<CollectionInfoPtr> Find(std::string_view db, std::string_view collection) const override {
-    return catalog_.FindAt(version_, db, collection);
-  }
-
- private:
-  CatalogImpl& catalog_;
-  const uint64_t version_;
-};
-
-std::shared_ptr<const CatalogMoment> CatalogImpl::PinMoment() {
-  std::unique_lock l(mutex_);
-  const uint64_t version = version_.load(std::memory_order_relaxed);
-  moments_.insert(version);
-  return std::make_shared<Moment>(*this, version);
-}
-
-void CatalogImpl::Unpin(uint64_t version) {
-  std::deque<Past> gone;  // dies outside the lock
-  std::unique_lock l(mutex_);
-  moments_.erase(moments_.find(version));
-  const uint64_t oldest = moments_.empty() ? UINT64_MAX : *moments_.begin();
-  while (!past_.empty() && past_.front().version <= oldest) {
-    past_bytes_ -= PastBytes(past_.front().change);
-    gone.push_back(std::move(past_.front()));
-    past_.pop_front();
-  }
-  l.unlock();
-}
-
-Result<CollectionInfoPtr> CatalogImpl::FindAt(uint64_t version, std::string_view db,
-                                              std::string_view collection) {
-  std::shared_lock l(mutex_);
-  if (version < past_lost_)
-    return Error{ErrorCode::kSnapshotUnavailable,
-                 "Unable to read from a snapshot: collections and indexes have changed more than " +
-                     std::to_string(kMaxPast) + " times since. Start again with a new snapshot"};
-  auto is = [&](const CollectionInfoPtr& c) { return c && c->db == db && c->name == collection; };
-  // The first change after that moment that has to do with the name says what it was before.
-  for (size_t i = 0; i < past_.size(); ++i) {
-    if (past_[i].version <= version || !(is(past_[i].change.before) || is(past_[i].change.after)))
-      continue;
-    for (size_t j = i; j < past_.size() && past_[j].version == past_[i].version; ++j)
-      if (is(past_[j].change.before)) return past_[j].change.before;
-    return CollectionInfoPtr();
-  }
-  auto it = by_ns_.find({db, collection});
-  return it == by_ns_.end() ? ShownLocked(db, collection) : it->second;
-}
-
 void CatalogImpl::OnChange(std::function<void()> f) {
   std::lock_guard l(listeners_mutex_);
   listeners_.push_back(std::move(f));
@@ -323,16 +267,9 @@ void CatalogImpl::Publish(const std::vector<Replacement>& changes) {
     const uint64_t version = version_.load(std::memory_order_relaxed) + 1;
     for (auto& c : changes) {
       if (c.before) c.before->superseded.store(true, std::memory_order_release);
-      if (moments_.empty()) continue;
-      past_.push_back({version, c});
-      past_bytes_ += PastBytes(c);
+      if (!moments_.empty()) KeepPastLocked(version, c);
     }
-    // Dropped definitions must not fill the memory of definitions.
-    while (past_.size() > kMaxPast || past_bytes_ > DefinitionMemory::Most() / 4) {
-      past_lost_ = past_.front().version;
-      past_bytes_ -= PastBytes(past_.front().change);
-      past_.pop_front();
-    }
+    TrimPastLocked();
     // Removals first: a rename may replace a dropped target. Keys of by_ns_ point into the old
     // values.
     for (auto& c : changes)

@@ -161,6 +161,17 @@ class CatalogImpl final : public OpenedCatalog {
   static int64_t PastBytes(const Replacement& change) {
     return change.before ? DefinitionBytes(*change.before) : 0;
   }
+  /// The database that an earlier definition counts for. A rename into another one counts for the
+  /// one it left.
+  static const std::string& PastDatabase(const Replacement& change) {
+    return change.before ? change.before->db : change.after->db;
+  }
+  // Earlier definitions. REQUIRES: mutex_ held.
+  void KeepPastLocked(uint64_t version, const Replacement& change);
+  /// Takes it out of the counts, not out of past_.
+  void UncountPastLocked(const Replacement& change);
+  /// Drops more than may be kept: the oldest of the database that keeps the most.
+  void TrimPastLocked();
 
   /// Takes the collection's gate for a change; waits as long as `op` may. Errors: NamespaceNotFound
   /// 26 when it is gone.
@@ -238,10 +249,16 @@ class CatalogImpl final : public OpenedCatalog {
     uint64_t version;
     Replacement change;
   };
+  /// The part of one database in these.
+  struct PastOfDatabase {
+    size_t changes = 0;
+    int64_t bytes = 0;
+    uint64_t lost = 0;  ///< of its moments before this one not all changes are known any more
+  };
   std::deque<Past> past_;
+  std::map<std::string, PastOfDatabase, std::less<>> past_of_;
   int64_t past_bytes_ = 0;  ///< PastBytes of all
   std::multiset<uint64_t> moments_;
-  uint64_t past_lost_ = 0;  ///< of moments before this one not all changes are known any more
   std::mutex listeners_mutex_;
   std::vector<std::function<void()>> listeners_;
 

@@ -1,5 +1,8 @@
 #include "storage/schema/definition_memory.h"
 
+#include <algorithm>
+
+#include "protocol/fair_share.h"
 #include "protocol/large_memory.h"
 
 namespace mayfly {
@@ -47,21 +50,50 @@ void FitDefinition(CollectionInfo& c) {
 }
 
 struct DefinitionMemory::Charged {
-  Charged(CollectionInfoPtr c, std::shared_ptr<std::atomic<int64_t>> t)
-      : coll(std::move(c)), total(std::move(t)), bytes(DefinitionBytes(*coll)) {
+  Charged(CollectionInfoPtr c, Total t, Total d)
+      : coll(std::move(c)),
+        total(std::move(t)),
+        of_database(std::move(d)),
+        bytes(DefinitionBytes(*coll)) {
     total->fetch_add(bytes, std::memory_order_relaxed);
+    of_database->fetch_add(bytes, std::memory_order_relaxed);
   }
   Charged(const Charged&) = delete;
-  ~Charged() { total->fetch_sub(bytes, std::memory_order_relaxed); }
+  ~Charged() {
+    total->fetch_sub(bytes, std::memory_order_relaxed);
+    of_database->fetch_sub(bytes, std::memory_order_relaxed);
+  }
 
   const CollectionInfoPtr coll;
-  const std::shared_ptr<std::atomic<int64_t>> total;
+  const Total total, of_database;
   const int64_t bytes;
 };
 
 CollectionInfoPtr DefinitionMemory::Charge(CollectionInfoPtr coll) const {
-  auto charged = std::make_shared<const Charged>(std::move(coll), bytes_);
+  Total of_database = TotalOf(coll->db);
+  auto charged = std::make_shared<const Charged>(std::move(coll), bytes_, std::move(of_database));
   return {charged, charged->coll.get()};
+}
+
+DefinitionMemory::Total DefinitionMemory::TotalOf(const std::string& db) const {
+  std::lock_guard l(mutex_);
+  if (const auto it = of_database_.find(db); it != of_database_.end())
+    if (Total total = it->second.lock()) return total;
+  if (of_database_.size() >= look_at_) {
+    std::erase_if(of_database_, [](const auto& d) { return d.second.expired(); });
+    look_at_ = 2 * of_database_.size() + 64;
+  }
+  Total total = std::make_shared<std::atomic<int64_t>>(0);
+  of_database_[db] = total;
+  return total;
+}
+
+int64_t DefinitionMemory::BytesOf(std::string_view db) const {
+  std::lock_guard l(mutex_);
+  const auto it = of_database_.find(db);
+  if (it == of_database_.end()) return 0;
+  const Total total = it->second.lock();
+  return total != nullptr ? total->load(std::memory_order_relaxed) : 0;
 }
 
 int64_t DefinitionMemory::Most() {
@@ -83,8 +115,22 @@ Result<void> DefinitionMemory::Check(const CollectionInfo* before,
   if (comes <= goes / 2 || (comes <= goes && comes <= kSmallVersion)) return Ok();
   const int64_t filters =
       large_memory::ThreadBudget().compiled_filter_bytes.load(std::memory_order_relaxed);
-  const int64_t all = bytes() + filters - goes, most = Most();
-  if (all <= most) return Ok();
+  const int64_t charged = bytes(), all = charged + filters - goes, most = Most();
+  if (all <= most) {
+    int64_t owner = BytesOf(after.db);
+    // Nobody knows whose the compiled filters are: each database has a part like its definitions.
+    owner += static_cast<int64_t>(static_cast<double>(filters) * static_cast<double>(owner) /
+                                  static_cast<double>(std::max<int64_t>(charged, 1)));
+    if (before != nullptr && before->db == after.db) owner -= goes;
+    if (FitsFairShare(owner, all, most, most - most / 4, false)) return Ok();
+    return Error{ErrorCode::kExceededMemoryLimit,
+                 "the definitions of the collections, views and indexes of the database would take "
+                 "about " +
+                     std::to_string(owner) + " bytes of memory, so that of the " +
+                     std::to_string(most) +
+                     " of all (catalogMaxBytes) too few would be left for other databases: drop "
+                     "some, or use smaller validators, pipelines and partial filters"};
+  }
   return Error{ErrorCode::kExceededMemoryLimit,
                "the definitions of all collections, views and indexes would take " +
                    std::to_string(all) + " bytes of memory, more than the " + std::to_string(most) +

@@ -1,7 +1,11 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
 
 #include "protocol/error.h"
 #include "storage/catalog/catalog_types.h"
@@ -33,18 +37,30 @@ class DefinitionMemory {
   CollectionInfoPtr Charge(CollectionInfoPtr coll) const;
   /// Bytes that are charged now.
   int64_t bytes() const { return bytes_->load(std::memory_order_relaxed); }
+  /// Those of one database.
+  int64_t BytesOf(std::string_view db) const;
   /// What may be charged, with compiled filters.
   static int64_t Most();
   /// Whether `after` may replace `before` (null: none). Always allowed: a definition that needs at
   /// most half of the replaced one, and a small one that does not grow. So a full catalog can be
-  /// made smaller, and expiry and indexes can be changed. REQUIRES: both are charged. Errors:
-  /// BSONObjectTooLarge 10334 for the one, ExceededMemoryLimit 146 for all together.
+  /// made smaller, and expiry and indexes can be changed. One database may take three quarters, and
+  /// of the last quarter no more than is then left for all others: whoever owns a database can
+  /// never keep others from making a collection. REQUIRES: both are charged. Errors:
+  /// BSONObjectTooLarge 10334 for the one, ExceededMemoryLimit 146 for the database, and for all
+  /// together.
   Result<void> Check(const CollectionInfo* before, const CollectionInfo& after) const;
 
  private:
+  using Total = std::shared_ptr<std::atomic<int64_t>>;
   struct Charged;
+  /// The total of the database, which lives as long as something is charged to it.
+  Total TotalOf(const std::string& db) const;
+
   /// Shared with what is charged, which may outlive the catalog.
-  std::shared_ptr<std::atomic<int64_t>> bytes_ = std::make_shared<std::atomic<int64_t>>(0);
+  Total bytes_ = std::make_shared<std::atomic<int64_t>>(0);
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, std::weak_ptr<std::atomic<int64_t>>, std::less<>> of_database_;
+  mutable size_t look_at_ = 64;  ///< entries at which those without a total are removed
 };
 
 }  // namespace mayfly

@@ -218,9 +218,10 @@ ROWS = {
     "what has come from": [("replication/engine.cc", "kMaxInboxBytes", M)],
     "copies that a donor": [("replication/data_copy.h", "kMost", 1)],
     "time of `$clusterTime`": [("server/dispatch/replication_gate.cc", "kMaxDriftSeconds", 24 * 3600)],
-    "points in time kept": [
-        ("server/dispatch/replication_gate.h", "kMost", 1),
-        ("server/dispatch/replication_gate.h", "kMaxTotal", 1),
+    "points in time kept for snapshot reads without": [("server/dispatch/snapshot_points.h", "kMostUnused", 1)],
+    "points in time kept for snapshot reads with a": [
+        ("server/dispatch/snapshot_points.h", "kMostUsed", 1),
+        ("server/dispatch/snapshot_points.h", "kMostUsedOfOwner", 1),
     ],
     "options of a collection or view": [("storage/schema/definition_memory.h", "kMaxDefinition", M)],
     "changes of the catalog": [("storage/catalog/catalog.h", "kMaxPast", 1)],

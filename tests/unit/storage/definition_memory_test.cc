@@ -148,7 +148,59 @@ TEST_CASE("who reads an earlier moment does not keep the memory of all that was 
     REQUIRE(s.catalog().Drop(*s.op, "db", "c"));
   }
   CHECK(CodeOf(moment->Find("db", "kept")) == ErrorCode::kSnapshotUnavailable);
+  CHECK(moment->Find("other", "kept").value() == nullptr);
   CHECK(s.catalog().PinMoment()->Find("db", "kept").value() != nullptr);
+}
+
+TEST_CASE("who changes definitions of one database does not end reads of others",
+          "[definition_memory]") {
+  CatalogStore s;
+  const Limit limit(kLimit);
+  CollectionInfo small = WithOptions("kept", 100);
+  small.db = "other";
+  REQUIRE(s.catalog().Create(*s.op, small));
+  const auto moment = s.catalog().PinMoment();
+  // The change before all others is the oldest, but not of the database that has the most.
+  REQUIRE(s.catalog().Drop(*s.op, "other", "kept"));
+  for (int i = 0; i < 30; ++i) {
+    CAPTURE(i);
+    REQUIRE(s.catalog().Create(*s.op, WithOptions("c", 100'000)));
+    REQUIRE(s.catalog().Drop(*s.op, "db", "c"));
+  }
+  CHECK(CodeOf(moment->Find("db", "c")) == ErrorCode::kSnapshotUnavailable);
+  CHECK(moment->Find("other", "kept").value() != nullptr);
+}
+
+TEST_CASE("one database does not take all memory of definitions", "[definition_memory]") {
+  CatalogStore s;
+  const Limit limit(kLimit);
+  int number = 0;
+  auto fill = [&](const std::string& db) {
+    for (int made = 0;; ++made) {
+      CollectionInfo c = WithOptions("c" + std::to_string(++number), 20'000);
+      c.db = db;
+      const ErrorCode code = CodeOf(s.catalog().Create(*s.op, c));
+      if (code == ErrorCode::kOk) continue;
+      CHECK(code == ErrorCode::kExceededMemoryLimit);
+      return made;
+    }
+  };
+  const int first = fill("first");
+  CHECK(first > 30);
+  CHECK(first < 40);  // three quarters of 1 MiB, in pieces of some 21 KB
+  // Others still make collections, each database about half of what is then left.
+  CHECK(fill("second") > 3);
+  CHECK(fill("third") >= 1);
+  CHECK(fill("first") == 0);
+  CollectionInfo small;
+  small.db = "admin";
+  small.name = "small";
+  CHECK(s.catalog().Create(*s.op, small));
+  // What goes is there for the same database again.
+  REQUIRE(s.catalog().DropDatabase(*s.op, "second"));
+  REQUIRE(s.catalog().DropDatabase(*s.op, "third"));
+  REQUIRE(s.catalog().DropDatabase(*s.op, "first"));
+  CHECK(fill("first") >= first - 1);
 }
 
 }  // namespace mayfly::testing
