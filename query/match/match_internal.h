@@ -62,10 +62,10 @@ bool WalkLeaf(BsonValue v, bool leaf_arrays, int position, F& f) {
   return f(v, position);
 }
 
-/// The bound of one walk along a path with numbers, which are array positions as well as field names
-/// of the elements: each level may double the number of ways through the document. No walk is
-/// without one, so none can miss it. It ends its walk after kMost steps, and when the operation must
-/// stop. One thread, for the time of one walk.
+/// The bound of one walk along a path with numbers, which are array positions as well as names of
+/// fields in the elements: each level may double the number of ways through the document. No walk
+/// is without one, so none can miss it. It ends its walk after kMost steps, and when the operation
+/// must stop. One thread, for the time of one walk.
 class AmbiguousSteps {
  public:
   static constexpr uint32_t kMost = 1'000'000;

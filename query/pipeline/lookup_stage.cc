@@ -26,8 +26,9 @@ class HashedCollection {
   explicit HashedCollection(std::string path) : path_(std::move(path)) {}
   size_t memory() const { return memory_; }
   const large_memory::Hold& hold() const { return hold_; }
-  /// Takes in one more document. False: it does not fit into `most` bytes, or is entered in too many
-  /// ways, and the collection is good for nothing any more. Errors: those of an interrupt of `op`.
+  /// Takes in one more document. False: it does not fit into `most` bytes, or is entered in too
+  /// many ways, and the collection is good for nothing any more. Errors: those of an interrupt of
+  /// `op`.
   Result<bool> Add(BsonView doc, Operation& op, size_t most) {
     auto index = static_cast<uint32_t>(docs_.size());
     bool fits = true;
