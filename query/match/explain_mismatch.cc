@@ -165,8 +165,8 @@ void Explainer::Considered(std::string_view path, bool leaf_arrays, bool types,
     seen.push_back(v);
     return false;
   };
-  match::AmbiguousSteps steps;
-  WalkPath(doc, path, leaf_arrays, -1, collect);
+  match::AmbiguousSteps steps(ParseWork::Asked());
+  WalkPath(doc, path, leaf_arrays, -1, collect, steps);
   if (seen.empty()) {
     if (steps.TooMany()) out.room().Cut();
     out.Append("reason", "field was missing");

@@ -8,6 +8,8 @@
 
 namespace mayfly {
 
+class Operation;
+
 /// The matcher's part of a node.
 struct MatchExpression::Extra {
   int64_t divisor = 0, remainder = 0;   ///< kMod
@@ -60,75 +62,96 @@ bool WalkLeaf(BsonValue v, bool leaf_arrays, int position, F& f) {
   return f(v, position);
 }
 
-/// Limits walks along paths with numbers, which are array positions as well as field names of the
-/// elements: each level may double the number of ways through the document. While an object is
-/// alive, walks of this thread end after kMost steps.
+/// The bound of one walk along a path with numbers, which are array positions as well as names of
+/// fields in the elements: each level may double the number of ways through the document. No walk
+/// is without one, so none can miss it. It ends its walk after kMost steps, and when the operation
+/// must stop. One thread, for the time of one walk.
 class AmbiguousSteps {
  public:
   static constexpr uint32_t kMost = 1'000'000;
-  AmbiguousSteps() : outer_(current_) { current_ = this; }
-  ~AmbiguousSteps() { current_ = outer_; }
+  /// `op`: is asked from time to time; null: nobody.
+  explicit AmbiguousSteps(Operation* op) : op_(op) {}
   AmbiguousSteps(const AmbiguousSteps&) = delete;
-  bool TooMany() const { return n_ > kMost; }
-  /// One more way into an array of this many bytes.
-  static bool Count(size_t bytes) {
-    if (current_ == nullptr) return false;
-    current_->n_ += static_cast<uint32_t>(1 + bytes / kBytesPerStep);
-    return current_->n_ > kMost;
+  AmbiguousSteps& operator=(const AmbiguousSteps&) = delete;
+  /// One more way into an array of this many bytes. True: the walk must end, its result is void.
+  bool Count(size_t bytes) {
+    n_ += static_cast<uint32_t>(1 + bytes / kBytesPerStep);
+    if (n_ > kMost) [[unlikely]]
+      return true;
+    if (bytes + kLeast < left_) [[likely]] {
+      left_ -= static_cast<uint32_t>(bytes + kLeast);
+      return false;
+    }
+    return Ask();
   }
+  bool TooMany() const { return n_ > kMost; }
+  /// The walk has ended early, by itself: Status() says why.
+  bool Ended() const { return TooMany() || stopped_.has_value(); }
+  /// Errors: BadValue 2, there are too many ways along `path`; those of Operation::CheckInterrupt.
+  Result<void> Status(std::string_view path) const;
+  /// The steps so far, for tests.
+  uint32_t steps() const { return n_; }
 
  private:
   static constexpr size_t kBytesPerStep = 4096;
-  inline static thread_local AmbiguousSteps* current_ = nullptr;
-  AmbiguousSteps* const outer_;
-  uint32_t n_ = 0;
+  static constexpr size_t kLeast = 64;            ///< what a way takes at least, as bytes
+  static constexpr uint32_t kBetween = 64 << 10;  ///< bytes to walk until the operation is asked
+  bool Ask();
+
+  Operation* const op_;
+  uint32_t n_ = 0, left_ = kBetween;
+  std::optional<Error> stopped_;  ///< set: the operation must stop
 };
 
 /// Defined below: it and WalkPath call each other.
 template <class F>
-bool WalkArray(BsonView array, std::string_view path, bool leaf_arrays, int position, F& f);
+bool WalkArray(BsonView array, std::string_view path, bool leaf_arrays, int position, F& f,
+               AmbiguousSteps& steps);
 
 /// Every value at a dotted path, through sub-documents and arrays, the way filters see them:
 /// sub-documents in arrays are entered, and a number in the path is an array index as well as a
-/// field name. A path that ends early outside an array yields a missing value.
+/// field name. A path that ends early outside an array yields a missing value. True: `f` returned
+/// that, or the walk ended early (`steps`), and then what `f` has seen is not all.
 template <class F>
 bool WalkPath(BsonView doc, std::string_view path, bool leaf_arrays, int position, F& f,
-              bool skip_missing = false) {
+              AmbiguousSteps& steps, bool skip_missing = false) {
   size_t dot = path.find('.');
   BsonValue v = doc.Find(path.substr(0, dot));
   if (v.missing() && skip_missing) return false;
   if (dot == std::string_view::npos) return WalkLeaf(v, leaf_arrays, position, f);
   path.remove_prefix(dot + 1);
-  if (v.IsDocument()) return WalkPath(v.Document(), path, leaf_arrays, position, f);
-  if (v.IsArray()) return WalkArray(v.Document(), path, leaf_arrays, position, f);
+  if (v.IsDocument()) return WalkPath(v.Document(), path, leaf_arrays, position, f, steps);
+  if (v.IsArray()) return WalkArray(v.Document(), path, leaf_arrays, position, f, steps);
   return f(BsonValue(), position);
 }
 
 /// WalkPath for a path that has reached an array: continues in its documents and, if the next part
-/// is a number, in the element at that position too. True also when AmbiguousSteps are used up.
+/// is a number, in the element at that position too.
 template <class F>
-bool WalkArray(BsonView array, std::string_view path, bool leaf_arrays, int position, F& f) {
+bool WalkArray(BsonView array, std::string_view path, bool leaf_arrays, int position, F& f,
+               AmbiguousSteps& steps) {
   size_t dot = path.find('.');
   std::string_view name = path.substr(0, dot);
   bool index = IsAllDigits(name);
-  if (index && AmbiguousSteps::Count(array.size())) [[unlikely]]
+  if (index && steps.Count(array.size())) [[unlikely]]
     return true;
   int i = 0;
   for (const BsonElement& e : array) {
     int at = position < 0 ? i : position;
     // A number is an index first; an element without a field of that name says nothing about the
     // path.
-    if (e.value.IsDocument() && WalkPath(e.value.Document(), path, leaf_arrays, at, f, index))
+    if (e.value.IsDocument() &&
+        WalkPath(e.value.Document(), path, leaf_arrays, at, f, steps, index))
       return true;
     if (index && e.name == name) {
       // The path names this element itself, so a positional operator does not stand for it.
       if (dot == std::string_view::npos) {
         if (WalkLeaf(e.value, leaf_arrays, position, f)) return true;
       } else if (e.value.IsDocument()) {
-        if (WalkPath(e.value.Document(), path.substr(dot + 1), leaf_arrays, position, f))
+        if (WalkPath(e.value.Document(), path.substr(dot + 1), leaf_arrays, position, f, steps))
           return true;
       } else if (e.value.IsArray()) {
-        if (WalkArray(e.value.Document(), path.substr(dot + 1), leaf_arrays, position, f))
+        if (WalkArray(e.value.Document(), path.substr(dot + 1), leaf_arrays, position, f, steps))
           return true;
       }
     }
@@ -151,7 +174,7 @@ struct Run {
   bool Wrapped(const MatchExpression& e, BsonValue v);    ///< paths begin at `v`; "" is `v`
   bool Single(const MatchExpression& e, BsonValue v);     ///< predicates apply to `v` itself
  private:
-  /// `walk()` with an end; the path that led too many ways is named by `error`.
+  /// `walk(steps)`; `error` says why it ended early, if it did.
   template <class Walk>
   bool Bounded(const MatchExpression& e, Walk&& walk);
   /// This many bytes are about to be walked, or work of the same time: a filter may have any number

@@ -81,6 +81,23 @@ bool Compare(MatchKind kind, BsonValue operand, BsonValue v) {
   return Ordered(kind, CompareValues(v, operand), 0);
 }
 
+bool AmbiguousSteps::Ask() {
+  left_ = kBetween;
+  if (op_ == nullptr || stopped_) return stopped_.has_value();
+  if (Result<void> r = op_->CheckInterruptNow(); !r) stopped_ = std::move(r).error();
+  return stopped_.has_value();
+}
+
+Result<void> AmbiguousSteps::Status(std::string_view path) const {
+  if (stopped_) return *stopped_;
+  if (!TooMany()) return Ok();
+  return Error{ErrorCode::kBadValue,
+               "the path '" + std::string(path) + "' leads through a document in more than " +
+                   std::to_string(kMost) +
+                   " ways: its numbers are positions in arrays as well as names of fields in their "
+                   "elements"};
+}
+
 bool Run::Regex(const CompiledRegex& regex, BsonValue v) {
   if (v.IsString() || v.Is(BsonType::kSymbol)) {
     if (v.size() > kLongText && !Spend(kPattern + v.size())) return false;
@@ -359,14 +376,10 @@ bool Run::Leaf(const MatchExpression& e, BsonValue v, int at) {
 
 template <class Walk>
 bool Run::Bounded(const MatchExpression& e, Walk&& walk) {
-  AmbiguousSteps steps;
-  const bool found = walk();
-  if (steps.TooMany() && !error) [[unlikely]]
-    error = Error{ErrorCode::kBadValue, "the path '" + e.path +
-                                            "' leads through a document in more than " +
-                                            std::to_string(AmbiguousSteps::kMost) +
-                                            " ways: its numbers are positions in arrays as well as "
-                                            "names of fields in their elements"};
+  AmbiguousSteps steps(ctx != nullptr && ctx->op != nullptr ? ctx->op : ParseWork::Asked());
+  const bool found = walk(steps);
+  if (steps.Ended() && !error) [[unlikely]]
+    error = steps.Status(e.path).error();
   return found;
 }
 
@@ -407,10 +420,11 @@ bool Run::Document(const MatchExpression& e, BsonView doc) {
   }
   if (HasExistsFalse(e)) {
     auto f = [](BsonValue x, int) { return !x.missing(); };
-    return !Bounded(e, [&] { return WalkPath(doc, e.path, false, -1, f); }) && !error;
+    return !Bounded(e, [&](auto& s) { return WalkPath(doc, e.path, false, -1, f, s); }) && !error;
   }
   auto f = [&](BsonValue x, int at) { return Leaf(e, x, at) || error.has_value(); };
-  return Bounded(e, [&] { return WalkPath(doc, e.path, TraversesLeafArrays(e.kind), -1, f); }) &&
+  const bool leaf_arrays = TraversesLeafArrays(e.kind);
+  return Bounded(e, [&](auto& s) { return WalkPath(doc, e.path, leaf_arrays, -1, f, s); }) &&
          !error;
 }
 
@@ -427,9 +441,11 @@ bool Run::Wrapped(const MatchExpression& e, BsonValue v) {
   if (e.path.empty()) {
     found = WalkLeaf(v, leaf_arrays, -1, f);
   } else if (v.IsDocument()) {
-    found = Bounded(e, [&] { return WalkPath(v.Document(), e.path, leaf_arrays, -1, f); });
+    found =
+        Bounded(e, [&](auto& s) { return WalkPath(v.Document(), e.path, leaf_arrays, -1, f, s); });
   } else if (v.IsArray()) {
-    found = Bounded(e, [&] { return WalkArray(v.Document(), e.path, leaf_arrays, -1, f); });
+    found =
+        Bounded(e, [&](auto& s) { return WalkArray(v.Document(), e.path, leaf_arrays, -1, f, s); });
   } else {
     found = f(BsonValue(), -1);
   }

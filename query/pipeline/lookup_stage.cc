@@ -26,17 +26,33 @@ class HashedCollection {
  public:
   explicit HashedCollection(std::string path) : path_(std::move(path)) {}
   size_t memory() const { return memory_; }
-  large_memory::Hold hold;
-  void Add(BsonView doc) {
+  const large_memory::Hold& hold() const { return hold_; }
+  /// Takes in one more document. False: it does not fit into `most` bytes, or is entered in too
+  /// many ways, and the collection is good for nothing any more. Errors: those of an interrupt of
+  /// `op`.
+  Result<bool> Add(BsonView doc, Operation& op, size_t most) {
     auto index = static_cast<uint32_t>(docs_.size());
+    bool fits = true;
+    const auto take = [&](size_t bytes) {
+      memory_ += bytes;
+      fits = memory_ <= most && hold_.Set(memory_);
+      return fits;
+    };
+    if (!take(doc.size() + sizeof(BsonDocument))) return false;
     docs_.emplace_back(doc);
-    memory_ += doc.size() + sizeof(BsonDocument);
+    Result<void> interrupt = Ok();
     auto add = [&](BsonValue v, int) {
+      interrupt = op.CheckInterrupt();
+      if (!interrupt || !take(kPerValue)) return true;
       by_hash_.emplace(Hash(v), index);
-      memory_ += 32;
       return false;
     };
-    match::WalkPath(docs_.back().view(), path_, true, -1, add);
+    match::AmbiguousSteps steps(&op);
+    match::WalkPath(docs_.back().view(), path_, true, -1, add, steps);
+    MAYFLY_TRY(std::move(interrupt));
+    if (!fits || steps.TooMany()) return false;
+    MAYFLY_TRY(steps.Status(path_));
+    return true;
   }
   BsonView document(uint32_t i) const { return docs_[i].view(); }
   /// The candidates for `local` (an array stands for each of its elements), in the collection's
@@ -74,10 +90,12 @@ class HashedCollection {
   }
   /// Null, undefined and missing are one.
   static uint64_t Hash(BsonValue v) { return v.IsNullish() ? 0 : HashValue(v); }
+  static constexpr size_t kPerValue = 32;  ///< bytes of an entry of `by_hash_`
   std::string path_;
   std::vector<BsonDocument> docs_;
   std::unordered_multimap<uint64_t, uint32_t> by_hash_;
   size_t memory_ = 0;
+  large_memory::Hold hold_;
 };
 
 /// The foreign documents for one document, one after the other.
@@ -217,7 +235,7 @@ class LookupStage final : public PipelineStage {
     kept->bytes +=
         found_.view().size() + input_copy_.capacity() + buffer_.capacity() + kept_.capacity();
     if (matches_) matches_->AddKept(kept);
-    if (hashed_) kept->Add(hashed_->memory(), hashed_->hold);
+    if (hashed_) kept->Add(hashed_->memory(), hashed_->hold());
   }
 
  private:
@@ -444,10 +462,10 @@ class LookupStage final : public PipelineStage {
       MAYFLY_TRY(Check());
       MAYFLY_TRY(StreamState state, source->Next(&doc));
       if (state != StreamState::kAdvanced) break;
-      table->Add(doc.doc);
-      // Then it asks the collection for each document.
-      if (table->memory() > options().memory_limit || !table->hold.Set(table->memory()))
-        return false;
+      MAYFLY_TRY(bool added, table->Add(doc.doc, *context_->op, options().memory_limit));
+      // Then it asks the collection for each document, whose filter also has the error for a path
+      // that leads too many ways.
+      if (!added) return false;
     }
     hashed_ = std::move(table);
     return true;

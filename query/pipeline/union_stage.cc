@@ -120,13 +120,15 @@ class GraphLookupStage final : public PipelineStage {
 
  private:
   /// Takes in the values to look for next. They count as the documents found do.
-  Result<void> Follow(const Value& v, ValueSet& searched, ValueSet& frontier, size_t* memory) {
+  Result<void> Follow(const Value& v, ValueSet& searched, ValueSet& frontier, size_t* memory,
+                      large_memory::Hold& hold) {
     auto add = [&](Value own) -> Result<void> {
       MAYFLY_TRY(Check());
       const size_t bytes = own.view().size() + 2 * sizeof(Value);
       if (!searched.insert(own).second) return Ok();
       *memory += bytes;
       if (*memory > options().memory_limit) return TooMuch();
+      MAYFLY_TRY(hold.Set(*memory));
       frontier.insert(std::move(own));
       return Ok();
     };
@@ -150,12 +152,16 @@ class GraphLookupStage final : public PipelineStage {
     MAYFLY_TRY(Value start, spec_.start->Evaluate(Eval(in)));
     ValueSet searched, visited, frontier;
     size_t memory = 0;
-    MAYFLY_TRY(Follow(start, searched, frontier, &memory));
-    std::string bytes;
     large_memory::Hold hold;
+    MAYFLY_TRY(Follow(start, searched, frontier, &memory, hold));
+    std::string bytes;
     BsonArrayBuilder out(bytes);
+    large_memory::Hold level;  // of the values to look for, of the filter and of its parsed form
     for (int64_t depth = 0; !frontier.empty() && (!spec_.max_depth || depth <= *spec_.max_depth);
          ++depth) {
+      size_t level_bytes = frontier.size() * 3 * sizeof(Value);
+      for (const Value& v : frontier) level_bytes += 2 * size_t{v.view().size()};
+      MAYFLY_TRY(level.Set(level_bytes));
       SourceRequest request;
       request.filter = BuildBson([&](BsonBuilder& b) {
         if (spec_.has_restrict) {
@@ -189,8 +195,8 @@ class GraphLookupStage final : public PipelineStage {
           Value level = Value::Int64(depth);
           SetPath(doc.doc, path, level.view(), b);
         }
-        MAYFLY_TRY(
-            Follow(ReadFieldPath(doc.doc.AsValue(), spec_.from_path), searched, frontier, &memory));
+        MAYFLY_TRY(Follow(ReadFieldPath(doc.doc.AsValue(), spec_.from_path), searched, frontier,
+                          &memory, hold));
       }
     }
     out.Done();

@@ -1,6 +1,7 @@
 #include <unordered_set>
 
 #include "protocol/bson_compare.h"
+#include "protocol/large_memory.h"
 #include "query/match/match_internal.h"
 #include "query/plan/distinct_scan.h"
 #include "query/plan/find_executor.h"
@@ -179,12 +180,17 @@ class DistinctExecutorImpl final : public DistinctExecutor {
       status = Emit(v);
       return !status.has_value();
     };
-    match::WalkPath(doc, key_, false, -1, f);
-    return status;
+    match::AmbiguousSteps steps(&op_);
+    match::WalkPath(doc, key_, false, -1, f, steps);
+    if (!status) return status;
+    return steps.Status(key_);
   }
 
   Result<void> Emit(BsonValue v) {
+    MAYFLY_TRY(op_.CheckInterrupt());
     if (seen_.contains(Value::Borrow(v))) return Ok();
+    seen_bytes_ += v.size() + kPerValue;
+    MAYFLY_TRY(hold_.Set(seen_bytes_));
     auto it = seen_.insert(Value::Copy(v)).first;
     return (*each_)(it->view());
   }
@@ -205,6 +211,10 @@ class DistinctExecutorImpl final : public DistinctExecutor {
   std::optional<DistinctScan> distinct_;
   const std::function<Result<void>(BsonValue)>* each_ = nullptr;
   std::unordered_set<Value, Hash, Equal> seen_;
+  /// A node of `seen_`, with its place among the others and what allocating it takes.
+  static constexpr size_t kPerValue = sizeof(Value) + 4 * sizeof(void*);
+  size_t seen_bytes_ = 0;  ///< of `seen_`
+  large_memory::Hold hold_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "protocol/bson_compare.h"
+#include "protocol/large_memory.h"
 #include "query/expression/parse_work.h"
 #include "security/user_cache.h"
 #include "server/dispatch/arg_reader.h"
@@ -588,6 +589,7 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
   ctx.EditReport([&](OperationReport& r) { r.plan_summary = distinct->PlanSummary(); });
   if (ctx.op.read_ts != 0) reply.AppendTimestamp("atClusterTime", ctx.op.read_ts);
   std::vector<BsonValue> values;
+  large_memory::Hold hold;  // of them, and of the reply
   size_t bytes = 0;
   MAYFLY_TRY(distinct->Run([&](BsonValue v) -> Result<void> {
     // As an element of the array: its type, and its index as a name of up to seven digits.
@@ -595,7 +597,7 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
     if (bytes > static_cast<size_t>(kMaxBsonUserSize))
       return Error{LocationCode(17217), "distinct too big, 16mb cap"};
     values.push_back(v);
-    return Ok();
+    return hold.Set(bytes + values.capacity() * sizeof(BsonValue));
   }));
   AppendInOrder(std::move(values), reply);
   return Ok();
@@ -618,7 +620,7 @@ std::optional<Result<void>> DistinctNow(CommandContext& ctx, const CommandReques
   MAYFLY_TRY(CollectionInfoPtr coll,
              FindCollection(ctx.data.storage().catalog(), ctx.op, req.db, a.collection));
   if (coll && IsNeverShort(*coll)) return std::nullopt;
-  const uint32_t shape = ReadShape("distinct", req.db, a.collection, {a.query});
+  const uint32_t shape = ReadShape("distinct", req.db, a.collection, {a.query}, a.key);
   return TryShortRead(ctx, coll.get(), shape, [&] { return RunDistinct(ctx, req, reply); });
 }
 

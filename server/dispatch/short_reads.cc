@@ -106,16 +106,17 @@ void ShortReads::Took(uint32_t shape, int64_t micros) {
 }
 
 uint32_t ReadShape(std::string_view command, std::string_view db, std::string_view collection,
-                   std::initializer_list<BsonView> documents) {
-  size_t bytes = 0;
+                   std::initializer_list<BsonView> documents, std::string_view path) {
+  size_t bytes = path.size();
   for (BsonView d : documents) bytes += d.size();
-  if (bytes > kMaxBytes) return 0;
+  if (bytes > kMaxBytes || Positions(path) > kMaxPositions) return 0;
   CommandShape shape;
   shape.Add(command);
   shape.Add(db);
   shape.Add(collection);
   for (BsonView d : documents)
     if (!shape.Add(d, false, 0)) return 0;
+  if (!path.empty()) shape.Add(path);
   return shape.value();
 }
 

@@ -53,9 +53,10 @@ class ShortReads {
 /// The shape of reads of one kind: the command, the namespace, and the structure of its documents
 /// (filter, sort, pipeline …) without constants. 0: not to be tried on an io thread, because it is
 /// large, or uses an operator whose cost on a single document has no bound that matters (regular
-/// expressions, computed expressions, joins).
+/// expressions, computed expressions, joins). `path`: one more that is followed through documents,
+/// as distinct's.
 uint32_t ReadShape(std::string_view command, std::string_view db, std::string_view collection,
-                   std::initializer_list<BsonView> documents);
+                   std::initializer_list<BsonView> documents, std::string_view path = {});
 
 /// Reads of it are not tried: a view has a pipeline, and an entry of the oplog may be of any size.
 inline bool IsNeverShort(const CollectionInfo& coll) {

@@ -189,9 +189,15 @@ class KeyExtraction {
 
     // A number as next part of the path means the position, when the array has it.
     bool any_expands = false;
+    // What is there, by the order of `at_array`: to find it means to go through the array.
+    boost::container::small_vector<BsonValue, 4> positions;
     for (uint32_t i : at_array) {
       Field& f = fields[i];
-      BsonValue at = ValueAtPosition(array, f.rest);
+      if (!f.rest.empty() && IsPosition(FirstPart(f.rest))) {
+        MAYFLY_TRY(Spend(1 + array.size() / 64));
+        MAYFLY_TRY(Look(array.size()));
+      }
+      const BsonValue at = positions.emplace_back(ValueAtPosition(array, f.rest));
       if (at.missing()) {
         any_expands = true;
         out_.multikey_ |= uint64_t{1} << std::min<uint32_t>(i, 63);
@@ -211,19 +217,12 @@ class KeyExtraction {
       }
       return Expand(std::move(fields));
     }
-    // A number in a path has the array searched once more for each of its elements.
-    size_t step = 0;
-    for (uint32_t i : at_array)
-      if (!fields[i].rest.empty() && IsPosition(FirstPart(fields[i].rest)))
-        step += 1 + array.size() / 64;
     for (const BsonElement& e : elements) {
-      if (step > 0) {
-        MAYFLY_TRY(Spend(step));
-      }
+      MAYFLY_TRY(Look(kElement));
       Fields next = fields;
-      for (uint32_t i : at_array) {
-        Field& f = next[i];
-        BsonValue at = ValueAtPosition(array, f.rest);
+      for (size_t n = 0; n < at_array.size(); ++n) {
+        Field& f = next[at_array[n]];
+        const BsonValue at = positions[n];
         if (!at.missing()) {
           f.name = FirstPart(f.rest);
           f.rest = AfterFirstPart(f.rest);
@@ -242,6 +241,18 @@ class KeyExtraction {
       if (!any_expands) break;  // positions only: every element would give the same keys
     }
     return Ok();
+  }
+
+  /// This many bytes are about to be walked: where a sparse index leaves all of it out no bytes of
+  /// keys bound the work, which two fields below one array may make the square of its length.
+  /// Errors: those of Operation::CheckInterrupt.
+  Result<void> Look(size_t bytes) {
+    if (bytes < left_) [[likely]] {
+      left_ -= bytes;
+      return Ok();
+    }
+    left_ = kBetween;
+    return out_.op_ == nullptr ? Ok() : out_.op_->CheckInterruptNow();
   }
 
   /// Errors: WriteConflict 112 when the budget does not hold it.
@@ -297,8 +308,12 @@ class KeyExtraction {
                           static_cast<uint32_t>(out_.buffer_.size() - values_end_)});
   }
 
+  static constexpr size_t kBetween = 64 << 10;  ///< bytes to walk until the operation is asked
+  static constexpr size_t kElement = 64;        ///< what an element takes, as bytes
+
   const IndexInfo& index_;
   KeySet& out_;
+  size_t left_ = kBetween;
   size_t begin_ = 0, values_end_ = 0;
   uint64_t cut_ = 0;          ///< bit i: that value of the key is cut (an index has 32 fields)
   bool keep_arrays_ = false;  ///< no array of a measurement is followed

@@ -1,4 +1,5 @@
 #include "query/match/match_expression.h"
+#include "query/match/match_internal.h"
 
 #include <rapidcheck.h>
 
@@ -675,6 +676,41 @@ TEST_CASE("A path of numbers that are names too does not lead through a document
   CHECK(ParseMatch(all).value()->Matches(one).value());
   BsonDocument longer = ParseJson(R"({"a.0.0.0.0.0": 5})").value();
   CHECK_FALSE(ParseMatch(longer).value()->Matches(one).value());
+}
+
+TEST_CASE("A walk along a path of numbers ends by itself, and with its operation",
+          "[match][limits]") {
+  std::string nested = "1", path = "a";
+  for (int i = 0; i < 40; ++i) nested = "[{\"0\": " + nested + "}]";
+  for (int i = 0; i < 60; ++i) path += ".0";
+  const BsonDocument doc = ParseJson("{\"a\": " + nested + "}").value();
+  SystemClock clock;
+  Operation op(clock);
+  size_t values = 0;
+  auto each = [&](BsonValue, int) {
+    ++values;
+    return false;
+  };
+
+  match::AmbiguousSteps all(&op);
+  CHECK(match::WalkPath(doc, path, true, -1, each, all));
+  CHECK(all.TooMany());
+  CHECK(all.steps() <= match::AmbiguousSteps::kMost + 1);
+  CHECK(values <= 2 * size_t{match::AmbiguousSteps::kMost});
+  CHECK(all.Status(path).error().code == ErrorCode::kBadValue);
+
+  op.kill_code = 11601;
+  match::AmbiguousSteps killed(&op);
+  CHECK(match::WalkPath(doc, path, true, -1, each, killed));
+  CHECK_FALSE(killed.TooMany());
+  CHECK(killed.steps() <= 1024);
+  CHECK(static_cast<int>(killed.Status(path).error().code) == 11601);
+
+  // Where nothing is ambiguous no step is counted, and nobody is asked.
+  match::AmbiguousSteps none(&op);
+  CHECK_FALSE(match::WalkPath(doc, "a.b.c", true, -1, each, none));
+  CHECK(none.steps() == 0);
+  CHECK(none.Status("a.b.c"));
 }
 
 TEST_CASE("The sort of uniqueItems ends with its operation", "[match]") {

@@ -42,6 +42,15 @@ TEST_CASE("What may take long on one document is never tried on an io thread", "
   CHECK(ShapeOf(large.c_str()) == 0);
 }
 
+TEST_CASE("The path of distinct is a part of its shape", "[short_reads]") {
+  const auto of = [](std::string_view path) { return ReadShape("distinct", "d", "c", {}, path); };
+  CHECK(of("a") != 0);
+  CHECK(of("a") != of("b"));
+  CHECK(of("a.0.b.1") != 0);
+  CHECK(of("a.0.0.0.0") == 0);  // each number is a position or a name
+  CHECK(of(std::string(4000, 'a')) == 0);
+}
+
 TEST_CASE("Reads that did not finish go to a worker, ever longer", "[short_reads]") {
   ShortReads reads;
   CHECK_FALSE(reads.ShouldTry(0));

@@ -378,3 +378,28 @@ TEST_CASE("A key has the beginning of a very long value, and a hash of all of it
   CHECK(keys.size() == 200);
   CHECK_FALSE(HasCutValue(index, keys.values(0)));
 }
+
+TEST_CASE("An extraction that makes no keys ends with its operation", "[index_keys]") {
+  // Each element of the array is paired with each of the one at its first position, and none has a
+  // value: the square of their number, and a sparse index has no key for it.
+  const IndexInfo index = Spec(R"({"key":{"a.0.x.y":1,"a.b":1},"sparse":true})");
+  const BsonDocument doc = BuildBson([](BsonBuilder& b) {
+    BsonArrayBuilder outer = b.OpenArray("a");
+    {
+      BsonBuilder first = outer.OpenDocument();
+      BsonArrayBuilder inner = first.OpenArray("x");
+      for (int i = 0; i < 100; ++i) inner.Append(1);
+    }
+    for (int i = 0; i < 100; ++i) outer.Append(1);
+  });
+  SystemClock clock;
+  Operation op(clock);
+  KeySet keys;
+  keys.set_operation(&op);
+  CHECK(ExtractKeys(index, doc, &keys));
+  CHECK(keys.empty());
+  op.kill_code = 11601;
+  const Result<void> r = ExtractKeys(index, doc, &keys);
+  REQUIRE_FALSE(r);
+  CHECK(static_cast<int>(r.error().code) == 11601);
+}
