@@ -15,13 +15,16 @@
 namespace mayfly {
 namespace {
 
-/// Mayfly's own field in a delete by expiry: the rule, and the time at which the document was due.
+/// Mayfly's own field in a delete by expiry: the rule, and the time at which the document was due;
+/// of a TTL index, where the entry has them, also its field and the date there that this time
+/// counts from.
 void AppendExpiry(const LogRecord& r, BsonBuilder& out) {
   if (r.kind != LogRecord::kDelete || !IsExpiry(r)) return;
   BsonBuilder e = out.OpenDocument("expiry");
   e.Append("reason", ExpiryReasonName(r.reason));
   if (!r.rule.empty()) e.Append("rule", r.rule);
   e.Append("expireAt", Instant{r.deadline});
+  if (!r.field.empty()) e.Append("field", r.field).Append("date", Instant{r.date});
 }
 
 /// The deadline of a document, for a client that sees it in a field. null: it has none, whatever

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <set>
 
+#include "protocol/field_once.h"
 #include "protocol/utf8.h"
 #include "replication/repl_config_size.h"
 
@@ -61,7 +62,12 @@ bool IsLocalhost(std::string_view host) {
 Result<MemberConfig> ParseMember(BsonView doc) {
   MemberConfig m;
   bool has_id = false, build_indexes = true;
+  constexpr std::string_view kFields[] = {
+      "_id",          "host",       "priority",           "votes", "hidden",  "arbiterOnly",
+      "buildIndexes", "slaveDelay", "secondaryDelaySecs", "tags",  "horizons"};
+  unsigned seen = 0;
   for (const BsonElement& e : doc) {
+    MAYFLY_TRY(FieldOnce("members", kFields, e.name, &seen));
     const BsonValue v = e.value;
     if (e.name == "_id") {
       MAYFLY_TRY(int64_t id, Whole("members._id", v, 0, INT32_MAX));
@@ -103,7 +109,8 @@ Result<MemberConfig> ParseMember(BsonView doc) {
       for (const BsonElement& t : v.Document()) {
         if (!t.value.IsString())
           return WrongType("members.tags." + std::string(t.name), t.value, "string");
-        m.tags[std::string(t.name)] = std::string(t.value.String());
+        if (!m.tags.emplace(t.name, t.value.String()).second)
+          return DuplicateField("members.tags", t.name);
       }
     } else if (e.name == "horizons") {
       if (!v.IsDocument()) return WrongType("members.horizons", v, "object");
@@ -129,7 +136,13 @@ Result<MemberConfig> ParseMember(BsonView doc) {
 }
 
 Result<void> ParseSettings(BsonView doc, ReplConfig* c) {
+  constexpr std::string_view kFields[] = {
+      "chainingAllowed",       "heartbeatIntervalMillis", "heartbeatTimeoutSecs",
+      "electionTimeoutMillis", "catchUpTimeoutMillis",    "catchUpTakeoverDelayMillis",
+      "getLastErrorModes",     "getLastErrorDefaults",    "replicaSetId"};
+  unsigned seen = 0;
   for (const BsonElement& e : doc) {
+    MAYFLY_TRY(FieldOnce("settings", kFields, e.name, &seen));
     const BsonValue v = e.value;
     if (e.name == "chainingAllowed") {
       MAYFLY_TRY(c->chaining_allowed, Flag("settings.chainingAllowed", v));
@@ -163,15 +176,22 @@ Result<void> ParseSettings(BsonView doc, ReplConfig* c) {
         if (mode.name == "majority" || mode.name.starts_with('$'))
           return Invalid("getLastErrorModes: the name '" + std::string(mode.name) +
                          "' is reserved");
-        auto& tags = c->modes[std::string(mode.name)];
+        const auto [at, added] = c->modes.try_emplace(std::string(mode.name));
+        if (!added) return DuplicateField("settings.getLastErrorModes", mode.name);
         for (const BsonElement& t : mode.value.Document()) {
           MAYFLY_TRY(int64_t n, Whole("getLastErrorModes." + std::string(t.name), t.value, 1, 50));
-          tags[std::string(t.name)] = n;
+          if (!at->second.emplace(t.name, n).second)
+            return DuplicateField("settings.getLastErrorModes." + std::string(mode.name), t.name);
         }
       }
     } else if (e.name == "getLastErrorDefaults") {
       if (!v.IsDocument()) return WrongType("settings.getLastErrorDefaults", v, "object");
       const BsonView d = v.Document();
+      constexpr std::string_view kDefaults[] = {"w", "j", "fsync", "wtimeout"};
+      unsigned given = 0;
+      for (const BsonElement& x : d) {
+        MAYFLY_TRY(FieldOnce("settings.getLastErrorDefaults", kDefaults, x.name, &given));
+      }
       if ((d.Has("w") && d["w"].NumberAsInt64() != 1) || d["wtimeout"].NumberAsInt64() != 0)
         return Invalid(
             "getLastErrorDefaults: set the default write concern with setDefaultRWConcern instead");
@@ -322,7 +342,17 @@ BsonDocument ReplConfig::ToBson() const {
 Result<ReplConfig> ParseReplConfig(BsonView doc) {
   ReplConfig c;
   bool has_members = false;
+  constexpr std::string_view kFields[] = {"_id",
+                                          "version",
+                                          "term",
+                                          "members",
+                                          "settings",
+                                          "protocolVersion",
+                                          "writeConcernMajorityJournalDefault",
+                                          "configsvr"};
+  unsigned seen = 0;
   for (const BsonElement& e : doc) {
+    MAYFLY_TRY(FieldOnce("ReplSetConfig", kFields, e.name, &seen));
     const BsonValue v = e.value;
     if (e.name == "_id") {
       if (!v.IsString()) return WrongType("_id", v, "string");

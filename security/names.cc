@@ -1,6 +1,7 @@
 #include "security/names.h"
 
 #include "protocol/database_name.h"
+#include "protocol/field_once.h"
 #include "protocol/utf8.h"
 
 namespace mayfly {
@@ -25,9 +26,7 @@ Result<std::pair<std::string, std::string>> ParsePair(BsonValue value, std::stri
                                                std::string(first) + "' and 'db', not '" +
                                                Cut(e.name) + "'"};
       // The check of a name and its use must see the same name.
-      if (is_name ? named : placed)
-        return Error{ErrorCode::kBadValue, "'" + std::string(e.name) + "' is there twice in a " +
-                                               std::string(what) + " name"};
+      if (is_name ? named : placed) return DuplicateField(what, e.name);
       if (!e.value.IsString())
         return Error{ErrorCode::kTypeMismatch, "'" + std::string(e.name) + "' of a " +
                                                    std::string(what) + " name must be a string"};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "protocol/field_once.h"
 #include "protocol/utf8.h"
 
 namespace mayfly {
@@ -32,8 +33,12 @@ Result<Resource> ParseResource(BsonValue value) {
     return Error{ErrorCode::kTypeMismatch, "'resource' of a privilege must be a document"};
   bool db = false, collection = false, buckets = false, cluster = false, any = false;
   Resource r;
+  constexpr std::string_view kFields[] = {"db", "collection", "system_buckets", "cluster",
+                                          "anyResource"};
+  unsigned seen = 0;
   for (const BsonElement& e : value.Document()) {
-    if (e.name == "db" && !db) {
+    MAYFLY_TRY(FieldOnce("resource", kFields, e.name, &seen));
+    if (e.name == "db") {
       db = true;
       MAYFLY_TRY(r.db, ResourceName(e));
     } else if ((e.name == "collection" || e.name == "system_buckets") && !collection && !buckets) {
@@ -44,7 +49,8 @@ Result<Resource> ParseResource(BsonValue value) {
         return Unreadable("'" + std::string(e.name) + "' of a resource must be true");
       (e.name == "cluster" ? cluster : any) = true;
     } else {
-      return Unreadable("'" + Shown(e.name) + "' is no field of a resource, or is there twice");
+      return Unreadable("'" + Shown(e.name) +
+                        "' is no field of a resource, or stands beside another");
     }
   }
   if (cluster + any + (db || collection || buckets) != 1 || (db != (collection || buckets)))
@@ -61,11 +67,14 @@ Result<Privilege> ParsePrivilege(BsonValue value) {
   if (!value.IsDocument()) return Error{ErrorCode::kTypeMismatch, "a privilege must be a document"};
   Privilege p;
   bool resource = false, actions = false;
+  constexpr std::string_view kFields[] = {"resource", "actions"};
+  unsigned seen = 0;
   for (const BsonElement& e : value.Document()) {
-    if (e.name == "resource" && !resource) {
+    MAYFLY_TRY(FieldOnce("privilege", kFields, e.name, &seen));
+    if (e.name == "resource") {
       resource = true;
       MAYFLY_TRY(p.resource, ParseResource(e.value));
-    } else if (e.name == "actions" && !actions) {
+    } else if (e.name == "actions") {
       actions = true;
       if (!e.value.IsArray())
         return Error{ErrorCode::kTypeMismatch, "'actions' of a privilege must be an array"};
@@ -83,7 +92,7 @@ Result<Privilege> ParsePrivilege(BsonValue value) {
         p.actions.Add(*action);
       }
     } else {
-      return Unreadable("'" + Shown(e.name) + "' is no field of a privilege, or is there twice");
+      return Unreadable("'" + Shown(e.name) + "' is no field of a privilege");
     }
   }
   if (!resource || !actions)

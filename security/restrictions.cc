@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "protocol/field_once.h"
 #include "protocol/utf8.h"
 
 namespace mayfly {
@@ -117,15 +118,17 @@ Result<AuthenticationRestrictions> ParseRestrictions(BsonValue value) {
       return Error{ErrorCode::kTypeMismatch,
                    "each of 'authenticationRestrictions' must be a document"};
     AuthenticationRestriction one;
+    constexpr std::string_view kFields[] = {"clientSource", "serverAddress"};
+    unsigned seen = 0;
     for (const BsonElement& f : e.value.Document()) {
-      if (f.name == "clientSource" && one.client_source.empty()) {
+      MAYFLY_TRY(FieldOnce("authenticationRestrictions", kFields, f.name, &seen));
+      if (f.name == "clientSource") {
         MAYFLY_TRY(ParseRanges(f, left, one.client_source));
-      } else if (f.name == "serverAddress" && one.server_address.empty()) {
+      } else if (f.name == "serverAddress") {
         MAYFLY_TRY(ParseRanges(f, left, one.server_address));
       } else {
-        return Error{ErrorCode::kUnsupportedFormat,
-                     "Unrecognized authentication restriction, or one that is there twice: " +
-                         PrintableUtf8(f.name.substr(0, 128))};
+        return Error{ErrorCode::kUnsupportedFormat, "Unrecognized authentication restriction: " +
+                                                        PrintableUtf8(f.name.substr(0, 128))};
       }
     }
     if (one.client_source.empty() && one.server_address.empty())

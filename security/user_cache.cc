@@ -191,9 +191,8 @@ UserCache::Granted UserCache::KnownRoles(const std::string& key, uint64_t genera
   return at->second;
 }
 
-Result<GrantedRolesPtr> UserCache::GrantedTo(std::vector<RoleName> names, const std::string& db) {
-  std::ranges::sort(names);
-  names.erase(std::unique(names.begin(), names.end()), names.end());
+Result<GrantedRolesPtr> UserCache::GrantedTo(const std::vector<RoleName>& names,
+                                             const std::string& db) {
   const std::string key = KeyOf(names);
   std::lock_guard working(working_[static_cast<unsigned char>(key[0]) % working_.size()]);
   const uint64_t generation = roles_generation_.load(std::memory_order_acquire);
@@ -235,6 +234,8 @@ Result<GrantedRolesPtr> UserCache::GrantedTo(std::vector<RoleName> names, const 
 }
 
 Result<std::shared_ptr<UserAccess>> UserCache::Resolve(UserDocument user, uint64_t generation) {
+  std::ranges::sort(user.roles);
+  user.roles.erase(std::unique(user.roles.begin(), user.roles.end()), user.roles.end());
   MAYFLY_TRY(GrantedRolesPtr granted, GrantedTo(user.roles, user.name.db));
   const bool administrator = granted->administrator;
   auto access = std::make_shared<UserAccess>(std::move(granted));

@@ -71,7 +71,7 @@ struct UserAccess {
         role_documents(granted->role_documents) {}
   UserAccess(const UserAccess&) = delete;
 
-  UserDocument user;  ///< without its credentials
+  UserDocument user;  ///< without its credentials; its roles are sorted, and each is there once
   const GrantedRolesPtr granted;
   const ResolvedRoles& roles;  ///< this and the next two are parts of `granted`
   const PrivilegeSet& privileges;
@@ -150,8 +150,8 @@ class UserCache {
   };
   Result<UserAccessPtr> Read(const UserName& name, uint64_t generation);
   Result<std::shared_ptr<UserAccess>> Resolve(UserDocument user, uint64_t generation);
-  /// What these roles of a user of `db` come to now. Errors: as Find.
-  Result<GrantedRolesPtr> GrantedTo(std::vector<RoleName> roles, const std::string& db);
+  /// What these roles, sorted and each once, of a user of `db` come to now. Errors: as Find.
+  Result<GrantedRolesPtr> GrantedTo(const std::vector<RoleName>& roles, const std::string& db);
   /// PrivilegeMemory::Take. What is kept though nobody uses it makes room first, once a second.
   Result<std::shared_ptr<void>> Charge(const PrivilegeMemory::Claim& claim);
   /// Empty if nothing is known of now.

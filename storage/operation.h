@@ -118,7 +118,8 @@ class Operation {
   int64_t yields = 0;
   /// Of sorts that no index did: the documents, their bytes, and how often one went to disk.
   int64_t sorted_keys = 0, sorted_bytes = 0, sort_spills = 0;
-  /// It has results of such a sort; something of it is on disk; its plan won a race.
+  /// It has results of such a sort; something of it is on disk; plans have raced for it, though the
+  /// slice may have ended behind the race.
   bool has_sort_stage = false, used_disk = false, from_multi_planner = false;
 
  private:

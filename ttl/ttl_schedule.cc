@@ -80,8 +80,7 @@ void TtlSchedule::Reconsider() {
   for (auto& [state, slot] : slots_) {
     if (slot->queued) continue;
     ExpiryState& s = slot->rule.state();
-    const int64_t left = s.left_millis.exchange(INT64_MAX, std::memory_order_acq_rel);
-    if (left != INT64_MAX) s.Lower(left);
+    s.TakeLeft();
     slot->left_until = INT64_MAX;
     Place(*slot);
   }

@@ -430,7 +430,7 @@ Result<ExpressionPtr> ParseSigmoid(const OperatorDef& def, BsonValue arg, Variab
   made = call("$divide", number(1), std::move(made));
   if (on_null.missing()) return made;
   MAYFLY_TRY(ExpressionPtr other, ParseExpression(on_null, scope));
-  return call("$ifNull", std::move(made), std::move(other));
+  return MakeIfNull(std::move(made), std::move(other), scope);
 }
 
 constexpr OperatorDef kArithmeticOps[] = {

@@ -87,6 +87,17 @@ Result<ExpressionPtr> ParseIfNull(const OperatorDef&, BsonValue arg, VariableSco
   return ParseCall(kIfNullCall, arg, scope);
 }
 
+}  // namespace
+
+ExpressionPtr MakeIfNull(ExpressionPtr first, ExpressionPtr second, VariableScope& scope) {
+  std::vector<ExpressionPtr> children;
+  children.push_back(std::move(first));
+  children.push_back(std::move(second));
+  return MakeCall(kIfNullCall, std::move(children), 0, scope);
+}
+
+namespace {
+
 /// Children: case, then, case, then …, and last the default (null when there is none).
 class SwitchExpression final : public ParentExpression {
  public:

@@ -9,6 +9,7 @@
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
 #include "protocol/instant.h"
+#include "protocol/large_memory.h"
 #include "protocol/seeded_hash.h"
 #include "protocol/value.h"
 
@@ -53,6 +54,10 @@ class VariableScope {
     return e;
   }
 
+  /// Where values of its variables are charged that are large only together (EvaluateLet): they
+  /// live as long as it does.
+  large_memory::Hold& values_hold() { return values_hold_; }
+
   static constexpr VariableId kRoot = 0, kCurrent = 1, kRemove = 2, kNow = 3, kClusterTime = 4,
                               kUserRoles = 5;
 
@@ -63,6 +68,7 @@ class VariableScope {
   ClientStringMap<std::vector<VariableId>> by_name_;
   int slots_ = kUserRoles + 1;
   std::optional<Error> constant_error_;
+  large_memory::Hold values_hold_;
 };
 
 /// State of one evaluation: the document and the variables' values. One thread.

@@ -149,6 +149,8 @@ ExpressionPtr MakeConstant(Value v);
 /// {$op: …} as `def` says, with children made already; folds constants.
 ExpressionPtr MakeCall(const OperatorDef& def, std::vector<ExpressionPtr> children, uint32_t given,
                        VariableScope& scope);
+/// {$ifNull: [first, second]}, whose row has a syntax of its own.
+ExpressionPtr MakeIfNull(ExpressionPtr first, ExpressionPtr second, VariableScope& scope);
 /// Parses the arguments of a row without a syntax of its own.
 Result<ExpressionPtr> ParseCall(const OperatorDef& def, BsonValue arg, VariableScope& scope);
 /// Checks the name a user gives to a variable. Errors: FailedToParse 9.

@@ -14,7 +14,8 @@ ParseWork::ParseWork(Operation* op)
     : outer_(current_),
       outermost_(outer_ != nullptr ? outer_->outermost_ : this),
       op_(op != nullptr || outer_ == nullptr ? op : outer_->op_),
-      begin_(made_) {
+      begin_(made_),
+      kept_before_(outermost_->kept_) {
   current_ = this;
   if (outer_ == nullptr) left_ = kSteps;
 }
@@ -32,7 +33,7 @@ Result<void> ParseWork::Look() {
                        " MB of memory that one operation may use to parse it: send fewer "
                        "conditions, fields or "
                        "stages at once"};
-    if (Result<void> held = whole.held_.Set(whole.bytes()); !held) {
+    if (Result<void> held = whole.held_.Set(whole.bytes() - whole.kept_); !held) {
       // A Hold says so once only: what it holds then is no more than before.
       whole.full_ = true;
       return held;
@@ -43,6 +44,17 @@ Result<void> ParseWork::Look() {
   }
   left_ = kSteps;
   return Ok();
+}
+
+Result<void> ParseWork::HandOver(large_memory::Hold* hold, uint64_t more) {
+  ParseWork& whole = *outermost_;
+  if (whole.full_) return large_memory::TooMuch();
+  whole.kept_ += more;
+  // The parse gives it up first, so that it never counts twice. An error here is one below, too.
+  static_cast<void>(whole.held_.Set(whole.bytes() - whole.kept_));
+  Result<void> taken = hold->Set(hold->held() + more);
+  if (!taken) whole.full_ = true;
+  return taken;
 }
 
 }  // namespace mayfly

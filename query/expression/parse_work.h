@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "protocol/error.h"
 #include "protocol/large_memory.h"
@@ -17,6 +18,7 @@ class Operation;
 ///   ParseWork work(&op);            // where a parse begins; inner ones count for the outermost
 ///   MAYFLY_TRY(ParseWork::Step());  // in every loop over a client's data
 ///   ParseWork::Made(kNodeBytes);    // where a node is made
+///   MAYFLY_TRY(work.Keep(&hold_));  // at the end: `hold_` is of the parsed form, which lives on
 ///
 /// One thread: must not live across a co_await.
 class ParseWork {
@@ -47,10 +49,33 @@ class ParseWork {
   static Operation* Asked() { return current_ == nullptr ? nullptr : current_->op_; }
 
   /// Something of this size was made. Charged to the process (large_memory) until the outermost
-  /// ParseWork ends.
+  /// ParseWork ends, or for longer where it is kept.
   static void Made(size_t bytes) { made_ += bytes; }
+  /// A variable with a value of so many bytes was made. Returns how many of them are counted here:
+  /// a large value counts by itself. Errors: those of Step.
+  static Result<size_t> MadeVariable(std::string_view name, size_t value_bytes) {
+    // Its name and its slot, in lists that double.
+    const size_t counted =
+        256 + name.size() + (value_bytes < large_memory::kLarge ? value_bytes : 0);
+    Made(counted);
+    MAYFLY_TRY(Step(1 + counted / 1024));
+    return counted;
+  }
   /// What was made in this one so far.
   uint64_t bytes() const { return made_ - begin_; }
+  /// Of these, what Keep has handed over to parsed forms. They may be gone again.
+  uint64_t kept_bytes() const { return outermost_->kept_ - kept_before_; }
+  /// What was made in this one, and is not kept yet, is charged to `*hold` from now on, in
+  /// addition to what it holds, and no longer to the parse. The parsed form owns the hold, so that
+  /// the charge lasts as long as it does. Less than large_memory::kLarge: nothing is done. `most`:
+  /// of the bytes, where the rest is not part of the parsed form. Errors: ExceededMemoryLimit 146;
+  /// what was made must then be dropped.
+  Result<void> Keep(large_memory::Hold* hold, uint64_t most = UINT64_MAX) {
+    const uint64_t more = bytes() - kept_bytes();
+    if (more < large_memory::kLarge || most < large_memory::kLarge) [[likely]]
+      return Ok();
+    return HandOver(hold, more < most ? more : most);
+  }
   /// How many patterns were compiled in this parse, with this one.
   static uint32_t CountPattern() {
     return current_ == nullptr ? 1 : ++current_->outermost_->patterns_;
@@ -58,6 +83,8 @@ class ParseWork {
 
  private:
   static constexpr uint32_t kSteps = 256;  ///< between two looks
+
+  Result<void> HandOver(large_memory::Hold* hold, uint64_t more);
 
   static thread_local constinit ParseWork* current_;
   static thread_local constinit uint32_t left_;
@@ -67,6 +94,8 @@ class ParseWork {
   ParseWork* const outermost_;
   Operation* const op_;
   const uint64_t begin_;
+  uint64_t kept_ = 0;           ///< of the outermost: the bytes that parsed forms hold
+  const uint64_t kept_before_;  ///< the outermost's, when this one began
   uint32_t patterns_ = 0;
   bool full_ = false;  ///< of the outermost: there was no room once, so every look fails
   large_memory::Hold held_;

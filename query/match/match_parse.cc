@@ -426,15 +426,15 @@ Result<MatchPtr> ParseMatch(BsonView filter, const MatchParseOptions& options) {
   ParseWork work(nullptr);
   match::Parser parser{options};
   MAYFLY_TRY(MatchPtr m, parser.Top(filter, 0));
-  if (work.bytes() >= large_memory::kLarge) {
+  if (work.bytes() - work.kept_bytes() >= large_memory::kLarge) {
     // A large one stays counted for as long as its root lives.
     struct Counted {
       std::shared_ptr<const MatchExpression::Extra> extra;
       large_memory::Hold held;
     };
     auto counted = std::make_shared<Counted>();
+    MAYFLY_TRY(work.Keep(&counted->held));
     counted->extra = std::move(m->extra);
-    MAYFLY_TRY(counted->held.Set(work.bytes()));
     m->extra = std::shared_ptr<const MatchExpression::Extra>(counted, counted->extra.get());
   }
   if (options.for_partial_index) {

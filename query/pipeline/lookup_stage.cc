@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "protocol/bson_compare.h"
+#include "query/expression/parse_work.h"
 #include "query/match/match_internal.h"
 #include "query/pipeline/stage.h"
 #include "storage/catalog/namespace.h"
@@ -369,13 +370,18 @@ class LookupStage final : public PipelineStage {
       filter = EqualityFilter(local.view());
       key = filter.bytes();
     }
-    for (auto& [name, e] : spec_.let) {
-      MAYFLY_TRY(Value v, e->Evaluate(ctx));
-      MAYFLY_TRY(CheckNesting(v.view()));
-      // bounded: by the variables of the stage; large values count by themselves
-      variables.emplace_back(name, std::move(v).Own());
-      key += static_cast<char>(variables.back().second.type());
-      key += variables.back().second.view().bytes();
+    if (!spec_.let.empty()) {
+      const ParseWork work(context_->op);  // the pipeline that uses them holds them later
+      for (auto& [name, e] : spec_.let) {
+        MAYFLY_TRY(Value v, e->Evaluate(ctx));
+        MAYFLY_TRY(CheckNesting(v.view()));
+        // bounded: by the parse, together; large values count by themselves
+        variables.emplace_back(name, std::move(v).Own());
+        const BsonValue value = variables.back().second.view();
+        MAYFLY_TRY(ParseWork::MadeVariable(name, value.size()));
+        key += static_cast<char>(value.type());
+        key += value.bytes();
+      }
     }
     if (have_found_ && key == found_key_) return std::unique_ptr<Matches>();
     have_found_ = false;
@@ -386,6 +392,7 @@ class LookupStage final : public PipelineStage {
       MAYFLY_TRY(bool hashed, Hashed());
       if (hashed) return OpenHashed(in, filter);
       SourceRequest request;
+      const ParseWork work(context_->op);
       MAYFLY_TRY(request.match, ParseMatch(filter));
       request.filter = std::move(filter);
       MAYFLY_TRY(source, context_->env->OpenSource(*context_->op, options().db, spec_.from,
@@ -449,6 +456,7 @@ class LookupStage final : public PipelineStage {
   Result<std::unique_ptr<Matches>> OpenHashed(const StreamDocument& in,
                                               const BsonDocument& filter) {
     Value local = ReadFieldPath(in.doc.AsValue(), spec_.local_path);
+    const ParseWork work(context_->op);
     MAYFLY_TRY(MatchPtr match, ParseMatch(filter));
     MAYFLY_TRY(std::vector<uint32_t> candidates,
                hashed_->Candidates(local.view(), [&] { return Check(); }));

@@ -139,6 +139,10 @@ class PipelineParser {
     }
     context.variables = std::move(variables);
     ParseWork work(nullptr);
+    if (sub != nullptr)
+      for (const auto& [name, value] : sub->variables) {
+        MAYFLY_TRY(ParseWork::MadeVariable(name, value.view().size()));
+      }
     int count = 0;
     auto view_end = options.view_ends.begin();
     const StageRow* last = nullptr;
@@ -180,6 +184,7 @@ class PipelineParser {
     NoteSortKeys(pipeline->stages_);
     MAYFLY_TRY(PushBelowUnpack(pipeline->stages_, context, pipeline->scope_));
     context.eval.variables.resize(static_cast<size_t>(pipeline->scope_.slots()));
+    MAYFLY_TRY(work.Keep(&pipeline->parsed_hold_));
     return pipeline;
   }
 
@@ -273,8 +278,12 @@ Result<std::unique_ptr<Pipeline>> Pipeline::Parse(BsonView stages, const Pipelin
     MAYFLY_TRY(Value v, expression->Evaluate(ctx));
     MAYFLY_TRY(CheckNesting(v.view()));
     variables.emplace_back(e.name, std::move(v).Own());
+    MAYFLY_TRY(ParseWork::MadeVariable(e.name, variables.back().second.view().size()));
   }
-  return PipelineParser::Parse(stages, options, std::move(variables), nullptr, 0);
+  MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline,
+             PipelineParser::Parse(stages, options, std::move(variables), nullptr, 0));
+  MAYFLY_TRY(work.Keep(&pipeline->parsed_hold_));  // the variables
+  return pipeline;
 }
 
 Result<std::unique_ptr<Pipeline>> ParseSubPipeline(BsonView stages, const PipelineContext& parent,
@@ -285,6 +294,7 @@ Result<std::unique_ptr<Pipeline>> ParseSubPipeline(BsonView stages, const Pipeli
   options.allow_writes = false;
   std::vector<std::pair<std::string, Value>> variables = parent.variables;
   variables.insert(variables.end(), spec.variables.begin(), spec.variables.end());
+  const ParseWork work(parent.op);  // it may be parsed for each document
   return PipelineParser::Parse(stages, options, std::move(variables), &spec, parent.depth + 1);
 }
 

@@ -173,8 +173,8 @@ struct PipelineContext {
   bool timed = false;  ///< explain: stages measure the time they take
 };
 
-/// A parsed pipeline, and then a running one. Parse, TakeSource, SetSource, Attach, Next … One
-/// thread at a time.
+/// A parsed pipeline, and then a running one. Parse, TakeSource, SetSource, Attach, Next … A large
+/// one counts as large memory for as long as it lives. One thread at a time.
 ///
 ///   auto pipeline = Pipeline::Parse(array, options);
 ///   SourceRequest request = pipeline->TakeSource();   // only when NeedsSource()
@@ -229,6 +229,9 @@ class Pipeline final : public DocumentSource {
   /// The stages as a pipeline again.
   void Serialize(BsonArrayBuilder& out) const;
 
+  /// What it was parsed into, as far as it is large. Stages within are not asked again.
+  const large_memory::Hold& parsed_hold() const { return parsed_hold_; }
+
   PipelineContext& context() { return *context_; }
   VariableScope& scope() { return scope_; }
 
@@ -241,6 +244,7 @@ class Pipeline final : public DocumentSource {
   VariableScope scope_;
   std::vector<std::unique_ptr<PipelineStage>> stages_;
   std::unique_ptr<DocumentSource> source_;
+  large_memory::Hold parsed_hold_;
   bool linked_ = false;
 };
 

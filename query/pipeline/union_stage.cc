@@ -1,4 +1,5 @@
 #include "protocol/bson_compare.h"
+#include "query/expression/parse_work.h"
 #include "query/pipeline/stage.h"
 #include "storage/catalog/namespace.h"
 
@@ -166,6 +167,7 @@ class GraphLookupStage final : public PipelineStage {
           AppendIn(b, frontier);
         }
       });
+      const ParseWork work(context_->op);
       MAYFLY_TRY(request.match, ParseMatch(request.filter));
       frontier.clear();
       MAYFLY_TRY(auto source, context_->env->OpenSource(*context_->op, options().db, spec_.from,

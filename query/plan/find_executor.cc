@@ -261,7 +261,7 @@ Result<void> FindExecutor::Open(QuerySpec spec, bool count_only, const PlanChoos
     }
   }
   planning_micros_ = ctx_.op->clock().MonotonicMicros() - started_micros_;
-  return Ok();
+  return work.Keep(&parsed_hold_);
 }
 
 bool FindExecutor::PlanShortcut(const QuerySpec& spec) {

@@ -134,6 +134,7 @@ class FindExecutor final : public PlanExecutor {
   std::shared_ptr<const MatchExpression> match_;
   std::optional<VariableScope> scope_;
   ProjectionPtr projection_;
+  large_memory::Hold parsed_hold_;  ///< of the rest of what was parsed and planned
   Value hint_;
   std::unique_ptr<PlannerInput> input_;
   std::string shape_;

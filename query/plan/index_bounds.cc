@@ -206,7 +206,7 @@ EncodedBounds::Verdict EncodedBounds::Check(std::string_view encoded, std::strin
   size_t at = 0;
   for (size_t i = 0; i < fields_.size(); ++i) {
     const Field& f = fields_[i];
-    size_t n = EncodedValueLength(encoded.substr(at), f.descending);
+    const size_t n = StoredValueLength(encoded, at, f.descending);
     if (n == 0) return Verdict::kEnd;  // corrupt: validate reports it
     if (f.full) {
       at += n;

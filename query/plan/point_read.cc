@@ -150,6 +150,7 @@ Result<void> EvaluateLet(BsonView let, Operation& op, VariableScope* scope,
   ctx.cluster_time = op.cluster_time;
   ctx.op = &op;
   ctx.variables = std::move(*variables);
+  size_t made = 0;
   MAYFLY_TRY(CheckOptionsOnce("let", let.AsValue()));
   for (const auto& e : let) {
     MAYFLY_TRY(ParseWork::Step());
@@ -167,8 +168,13 @@ Result<void> EvaluateLet(BsonView let, Operation& op, VariableScope* scope,
     MAYFLY_TRY(CheckNesting(value.view()));
     VariableId id = scope->Define(e.name);
     ctx.variables.resize(static_cast<size_t>(scope->slots()));
-    ctx.variables[static_cast<size_t>(id)] = std::move(value).Own();
+    Value& place = ctx.variables[static_cast<size_t>(id)];
+    place = std::move(value).Own();
+    MAYFLY_TRY(const size_t bytes, ParseWork::MadeVariable(e.name, place.view().size()));
+    made += bytes;
   }
+  // The expressions are gone.
+  MAYFLY_TRY(work.Keep(&scope->values_hold(), made));
   *variables = std::move(ctx.variables);
   return Ok();
 }

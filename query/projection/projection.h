@@ -8,6 +8,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
+#include "protocol/large_memory.h"
 #include "query/expression/expression.h"
 #include "query/match/match_expression.h"
 
@@ -36,7 +37,7 @@ struct ProjectionNode;  // query/projection/projection_node.h
 
 /// A parsed find projection, `$project`, `$addFields`/`$set` or `$unset`. Immutable; threads: any,
 /// each with an EvalContext of its own. Owns what it refers to, but for the filter of a positional
-/// projection (see below).
+/// projection (see below); a large one counts as large memory for as long as it lives.
 class ProjectionExecutor {
  public:
   ~ProjectionExecutor();
@@ -77,6 +78,7 @@ class ProjectionExecutor {
   std::unique_ptr<ProjectionNode> root_;
   const MatchExpression* filter_ = nullptr;
   std::string positional_path_;
+  large_memory::Hold held_;  ///< of what it was parsed into
 };
 using ProjectionPtr = std::unique_ptr<const ProjectionExecutor>;
 

@@ -64,7 +64,6 @@ class ProjectionParser {
   }
 
   Result<ProjectionPtr> Parse(BsonView spec) {
-    ParseWork work(nullptr);
     for (const BsonElement& e : spec) {
       MAYFLY_TRY(Element(std::string(e.name), e.value, 0));
     }
@@ -86,6 +85,7 @@ class ProjectionParser {
   Result<ProjectionField*> Add(std::string_view path, ProjectionAction action);
   void AddNeeds(const ProjectionNode& node, const std::string& prefix);
 
+  ParseWork work_{nullptr};
   Dialect dialect_;
   const MatchExpression* filter_;
   VariableScope& scope_;
@@ -399,6 +399,7 @@ Result<ProjectionPtr> ProjectionParser::Finish() {
   result_->coverable_ = plain_ && *kind_ == ProjectionKind::kInclusion;
   if (dialect_ == Dialect::kFind && result_->needs_.text_score)
     return Located(40218, "query requires text score metadata, but it is not available");
+  MAYFLY_TRY(work_.Keep(&result_->held_));
   return ProjectionPtr(std::move(result_));
 }
 

@@ -387,9 +387,12 @@ Result<std::string> Update::UpsertBase(const MatchExpression* filter) const {
   return DocumentOfEqualities(filter, false);
 }
 
-Result<std::unique_ptr<Update>> Update::Parse(BsonValue u, std::span<const BsonView> array_filters,
-                                              VariableScope& scope, const UpdateOptions& options) {
-  ParseWork work(nullptr);
+namespace {
+
+Result<std::unique_ptr<Update>> ParseOneOfThree(BsonValue u,
+                                                std::span<const BsonView> array_filters,
+                                                VariableScope& scope,
+                                                const UpdateOptions& options) {
   if (u.IsArray()) {
     if (!array_filters.empty())
       return FailedToParse("arrayFilters may not be specified for pipeline-style updates");
@@ -410,6 +413,17 @@ Result<std::unique_ptr<Update>> Update::Parse(BsonValue u, std::span<const BsonV
   if (NestsTooDeep(u.Document())) return DocumentTooDeep();
   auto update = std::make_unique<ReplacementUpdate>();
   MAYFLY_TRY(update->Init(u.Document(), options.keep_empty_timestamps));
+  return update;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Update>> Update::Parse(BsonValue u, std::span<const BsonView> array_filters,
+                                              VariableScope& scope, const UpdateOptions& options) {
+  ParseWork work(nullptr);
+  ParseWork::Made(u.size());  // each kind has a copy
+  MAYFLY_TRY(std::unique_ptr<Update> update, ParseOneOfThree(u, array_filters, scope, options));
+  MAYFLY_TRY(work.Keep(&update->held_));
   return update;
 }
 

@@ -8,6 +8,7 @@
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
 #include "protocol/instant.h"
+#include "protocol/large_memory.h"
 #include "query/expression/expression.h"
 #include "query/match/match_expression.h"
 #include "query/update/expire.h"
@@ -26,15 +27,16 @@ struct UpdateOptions {
 };
 
 /// One update statement, parsed once and applied to many documents. Immutable after parsing; owns
-/// every byte it refers to. Threads: any, with an EvalContext each.
+/// every byte it refers to, and a large one counts as large memory for as long as it lives.
+/// Threads: any, with an EvalContext each.
 class Update {
  public:
   /// `u`: a document whose first field name starts with '$' is a set of operators, any other
   /// document a replacement, an array a pipeline. `array_filters`: the statement's arrayFilters, in
   /// order. `scope`: the command's `let` (pipelines only use it). Errors: FailedToParse 9 (unknown
   /// modifier, unused array filter, other types of `u`), BadValue 2, TypeMismatch 14,
-  /// ConflictingUpdateOperators 40, DollarPrefixedFieldName 52, EmptyFieldName 56, and an
-  /// operator's own codes.
+  /// ConflictingUpdateOperators 40, DollarPrefixedFieldName 52, EmptyFieldName 56, those of
+  /// ParseWork, and an operator's own codes.
   static Result<std::unique_ptr<Update>> Parse(BsonValue u, std::span<const BsonView> array_filters,
                                                VariableScope& scope,
                                                const UpdateOptions& options = {});
@@ -87,6 +89,9 @@ class Update {
   bool needs_position_ = false;
   ExpirySetting expiry_;
   std::vector<std::string> touched_paths_;
+
+ private:
+  large_memory::Hold held_;  ///< of what it was parsed into
 };
 
 /// Refuses operators not allowed in the filter of an upsert, whether or not it finds a document:

@@ -194,6 +194,16 @@ Result<bool> PutSeriesOf(CommandContext& ctx, const CommandRequest& sub) {
   return true;
 }
 
+/// A command that has no need to wait. As for one that comes alone, its parsing can be interrupted
+/// and is charged.
+Result<void> RunEntry(CommandContext& ctx, const OplogEntry& e, const CommandRow& row,
+                      BsonBuilder& reply) {
+  const ParseWork work(&ctx.op);
+  const CommandRequest& sub = e.command->request;
+  if (sub.name == "create" && e.uuid) return CreateCollection(ctx, sub, reply, e.uuid);
+  return row.run(ctx, sub, reply);
+}
+
 Awaitable<Result<void>> ApplyCommand(CommandContext& ctx, const OplogEntry& e) {
   if (e.refused != nullptr) co_return *e.refused;
   if (e.command == nullptr) co_return Ok();
@@ -204,10 +214,8 @@ Awaitable<Result<void>> ApplyCommand(CommandContext& ctx, const OplogEntry& e) {
   BsonBuilder reply(scratch);
   Result<void> done = CheckUuid(ctx, e, sub);
   const CommandRow* row = ctx.server.commands().Find(sub.name);
-  if (done && sub.name == "create" && e.uuid)
-    done = CreateCollection(ctx, sub, reply, e.uuid);
-  else if (done && row->run != nullptr)
-    done = row->run(ctx, sub, reply);
+  if (done && row->run != nullptr)
+    done = RunEntry(ctx, e, *row, reply);
   else if (done)
     done = co_await row->run_async(ctx, sub, reply);
   // The target may be gone already: entries may be applied to newer data.

@@ -37,6 +37,7 @@ struct CreateArgs {
 /// (RunListCollections shows it to tools that dump). `*rest` has what is left.
 Result<void> TakeDatabaseLimit(CreateArgs& a, BsonDocument* rest) {
   if (!a.expiry || !a.expiry->Has("databaseMaxTTL")) return Ok();
+  MAYFLY_TRY(ArgReader("create.expiry", *a.expiry).FinishLoose());
   MAYFLY_TRY(a.database_max_ttl, ParseWholeSeconds((*a.expiry)["databaseMaxTTL"], INT32_MAX,
                                                    "create.expiry.databaseMaxTTL"));
   *rest = BuildBson([&](BsonBuilder& b) {

@@ -246,21 +246,20 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
 Result<void> RunListIndexes(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   std::string_view collection;
-  std::string by_uuid;
-  BsonValue first = in.Any("listIndexes");
-  if (const std::optional<Uuid> uuid = UuidOf(first)) {
+  NeedsOfUuid needs;
+  // As the request has it: with rawData the field names the buckets by now (ApplyRawData).
+  if (const std::optional<Uuid> uuid = UuidOf(req.body.First().value)) {
     CollectionInfoPtr c = ctx.data.storage().catalog().FindByUuid(*uuid);
     if (!c || c->db != req.db)
       return Error{ErrorCode::kNamespaceNotFound,
                    "Unable to resolve the UUID to a collection of this database"};
     // Only now it is known which collection that is.
-    if (ctx.access != nullptr &&
-        !ctx.access->privileges.Allows(c->db, c->name, {Action::listIndexes}))
-      return Error{ErrorCode::kUnauthorized, "not authorized on " + c->db +
-                                                 " to list the indexes of the collection with "
-                                                 "this UUID"};
-    by_uuid = c->name;
-    collection = by_uuid;
+    needs = {c->name, {Action::listIndexes}};
+    MAYFLY_TRY(CheckNeedsOfUuid(ctx, needs, req.db));
+    collection = needs.collection;
+    const BsonValue first = in.Any("listIndexes");
+    if (first.IsString())
+      collection = first.String();  // check_names: of a collection that is there
   } else {
     collection = in.Collection();
   }
@@ -297,6 +296,7 @@ Result<void> RunListIndexes(CommandContext& ctx, const CommandRequest& req, Bson
     }
   auto client = MakeClientCursor(ctx, req, of_series ? SeriesNamespace(*coll) : coll->ns);
   client->cursor = std::make_unique<ListCursor>(std::move(docs), nullptr, std::move(hold));
+  client->needs = std::move(needs);
   MAYFLY_TRY(ReplyFirstBatch(ctx.data.cursors(), ctx.op, std::move(client), batch, reply));
   return Ok();
 }

@@ -194,18 +194,14 @@ Result<void> ExplainFind(const Explained& e) {
   CollectionInfoPtr coll = e.storage().catalog().Find(e.command.db, a.collection);
   if (coll && coll->is_view()) {
     MAYFLY_TRY(BsonDocument pipeline, a.ToPipeline());
-    AggregateSpec spec;
+    AggregateSpec spec = a.OnView(e.command.db, pipeline);
     spec.clients = &e.ctx.server;
-    spec.db = e.command.db;
-    spec.collection = a.collection;
-    spec.pipeline = pipeline;
-    spec.let = a.let;
-    spec.hint = a.hint;
     return ExplainPipeline(e.ctx.expiry, e.ctx.op, spec, e.verbosity, e.reply);
   }
   const std::string ns = JoinNamespace(e.command.db, a.collection);
   QuerySpec spec = a.ToSpec(coll, ns);
   spec.explain = true;
+  spec.memory_limit = e.ctx.data.settings().sort_bytes();
   MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor, MakeFindExecutor(e.storage(), e.ctx.op, spec));
   if (e.runs()) {
     MAYFLY_TRY(executor->RunToEnd());
@@ -215,6 +211,9 @@ Result<void> ExplainFind(const Explained& e) {
 
 Result<void> ExplainAggregate(const Explained& e) {
   MAYFLY_TRY(AggregateArgs a, ParseAggregate(e.command, true));
+  if (e.command.generic.api_strict) {
+    MAYFLY_TRY(CheckStrictStages(a.spec.pipeline));
+  }
   a.spec.clients = &e.ctx.server;
   return ExplainPipeline(e.ctx.expiry, e.ctx.op, a.spec, e.verbosity, e.reply);
 }
@@ -361,13 +360,9 @@ Awaitable<Result<void>> RunExplain(CommandContext& ctx, const CommandRequest& re
                     "The explain command's first field must name a command"};
   const InnerRequests& within = InnerRequests::Of(req);
   if (within.error) co_return *within.error;
+  // Its arguments that every command has: Dispatcher::JoinExplained.
   const CommandRequest& sub = within.explained->request;  // its document is not empty
   MAYFLY_CO_TRY(ApplyRawData(ctx.data, within.explained->request));
-  const CommandRow* row = ctx.server.commands().Find(sub.name);
-  if (!sub.generic.write_concern.missing() && row != nullptr &&
-      (row->flags & kTakesWriteConcern) == 0)
-    co_return Error{ErrorCode::kInvalidOptions,
-                    "Command " + std::string(row->name) + " does not support writeConcern"};
   co_await ctx.MoveToWorker();
   const Explained explained{ctx, sub, verbosity, reply};
   MAYFLY_CO_TRY(ExplainCommand(explained));

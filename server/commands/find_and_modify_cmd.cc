@@ -75,10 +75,8 @@ class ReturnedFields {
           return Error{ErrorCode::kBadValue,
                        "cannot use a positional projection and return the new document"};
     MAYFLY_TRY(EvaluateLet(a.let, op, &scope_, &variables_));
-    {
-      ParseWork work(&op);
-      MAYFLY_TRY(filter_, ParseMatch(a.filter, {.scope = &scope_}));
-    }
+    const ParseWork work(&op);
+    MAYFLY_TRY(filter_, ParseMatch(a.filter, {.scope = &scope_}));
     MAYFLY_TRY(projection_, ParseFindProjection(a.fields, filter_.get(), scope_));
     // The plan that knew these has ended when the document is returned.
     const ProjectionNeeds& needs = projection_->needs();

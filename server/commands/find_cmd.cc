@@ -86,8 +86,7 @@ Result<void> PrepareFind(CommandContext& ctx, const CommandRequest& req, Prepare
     MAYFLY_TRY(RefuseDeadlineFilter(a.filter, find->deadline_field));
     MAYFLY_TRY(RefuseDeadlineFilter(a.sort, find->deadline_field));
   }
-  find->spec.memory_limit = static_cast<uint64_t>(
-      ctx.data.settings().internal_query_max_blocking_sort_bytes.load(std::memory_order_relaxed));
+  find->spec.memory_limit = ctx.data.settings().sort_bytes();
   return Ok();
 }
 
@@ -137,26 +136,21 @@ Result<void> AnswerFind(CommandContext& ctx, const CommandRequest& req, Prepared
   std::string plan_summary;
   if (coll && coll->is_view()) {
     MAYFLY_TRY(BsonDocument pipeline, a.ToPipeline());
-    AggregateSpec view;
+    AggregateSpec view = a.OnView(req.db, pipeline);
     view.clients = &ctx.server;
-    view.db = req.db;
-    view.collection = a.collection;
-    view.pipeline = pipeline;
-    view.let = a.let;
-    view.hint = find.spec.hint;
-    view.include_expired = a.include_expired;
     MAYFLY_TRY(source, OpenPipeline(ctx.expiry, ctx.op, view, &plan_summary));
   } else {
     std::unique_ptr<PlanExecutor> executor;
-    size_t parsed = 0;
+    size_t parsed = 0, kept = 0;
     {
       ParseWork work(&ctx.op);
       MAYFLY_TRY(executor, MakeFindExecutor(ctx.data.storage(), ctx.op, std::move(find.spec)));
       parsed = work.bytes();
+      kept = work.kept_bytes();
     }
     plan_summary = executor->PlanSummary();
     source = std::make_unique<FindCursor>(std::move(executor), coll, a.await_data);
-    MAYFLY_TRY(source->HoldParsed(parsed));
+    MAYFLY_TRY(source->HoldParsed(parsed, kept));
   }
   ctx.EditReport([&](OperationReport& r) { r.plan_summary = plan_summary; });
   int64_t batch =
@@ -285,6 +279,7 @@ Result<void> CheckStillAllowed(CommandContext& ctx, ClientCursor& client) {
     MAYFLY_TRY(ParseWork::Look());  // one that was interrupted has not looked at all of it
     MAYFLY_TRY(std::move(allowed));
   }
+  MAYFLY_TRY(CheckNeedsOfUuid(ctx, client.needs, client.db));
   client.access_generation = ctx.access->generation;
   return Ok();
 }

@@ -1,5 +1,6 @@
 #include <boost/asio/use_awaitable.hpp>
 
+#include "protocol/field_once.h"
 #include "protocol/micros.h"
 #include "protocol/utf8.h"
 #include "server/commands/repl_status.h"
@@ -47,6 +48,11 @@ Result<void> TakeMetadata(CommandContext& ctx, BsonView client) {
   if (client.size() > kMaxMetadataBytes)
     return Error{ErrorCode::kClientMetadataDocumentTooLarge,
                  "The client metadata document must be less then or equal to 512 bytes"};
+  MAYFLY_TRY(ArgReader("client", client).FinishLoose());
+  for (const BsonElement& part : client) {
+    if (!part.value.IsDocument()) continue;
+    MAYFLY_TRY(ArgReader("client." + std::string(part.name), part.value.Document()).FinishLoose());
+  }
   const BsonValue driver = client["driver"], os = client["os"], application = client["application"];
   if (!driver.IsDocument())
     return Error{ErrorCode::kClientMetadataMissingField,
@@ -106,6 +112,11 @@ Result<HelloArgs> Parse(const CommandRequest& req) {
   if (a.max_await_ms && *a.max_await_ms < 0)
     return Error{LocationCode(31373), "'maxAwaitTimeMS' must be a non-negative integer"};
   if (a.topology) {
+    constexpr std::string_view kFields[] = {"processId", "counter"};
+    unsigned seen = 0;
+    for (const BsonElement& e : *a.topology) {
+      MAYFLY_TRY(FieldOnce("topologyVersion", kFields, e.name, &seen));
+    }
     const BsonValue id = (*a.topology)["processId"], counter = (*a.topology)["counter"];
     if (!id.Is(BsonType::kObjectId))
       return Error{ErrorCode::kTypeMismatch,

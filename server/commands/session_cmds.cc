@@ -201,10 +201,18 @@ Result<void> ReadPattern(const CommandRequest& req, BsonValue value, SessionPatt
   const auto lsid = in.OptDocument("lsid");
   BsonValue uid = in.Any("uid");
   const auto users = in.OptArray("users");
-  in.OptArray("roles");  // unused: whom a router acts for; a member looks at users
+  const auto roles = in.OptArray("roles");  // whom a router acts for; a member looks at users
   MAYFLY_TRY(in.Finish());
+  if (roles)
+    for (const BsonElement& e : *roles) {
+      MAYFLY_TRY(ParseWork::Step());
+      if (!e.value.IsDocument()) continue;
+      MAYFLY_TRY(ArgReader("KillAllSessionsByPatternItem.roles", e.value.Document()).FinishLoose());
+    }
   std::string id;
   if (lsid) {
+    // Another session than the one that is named first would go on.
+    MAYFLY_TRY(ArgReader("KillAllSessionsByPatternItem.lsid", *lsid).FinishLoose());
     const BsonValue v = (*lsid)["id"];
     if (!v.Is(BsonType::kBinary) || v.BinaryData().size() != kSessionIdBytes)
       return Error{ErrorCode::kTypeMismatch, "BSON field 'lsid.id' must be a UUID"};

@@ -84,7 +84,11 @@ Result<void> RunCollStats(CommandContext& ctx, const CommandRequest& req, BsonBu
   MAYFLY_TRY(CollectionInfoPtr coll, OpenCollection(ctx.data.storage().catalog(), req.db, name,
                                                     CollectionUse::kStatistics));
   if (coll) {
-    AppendCollectionStats(ctx.expiry, *coll, scale, true, reply);
+    int64_t documents = 0;
+    if (!coll->is_view()) {
+      MAYFLY_TRY(documents, Visibility(ctx.data.storage(), *coll, ctx.op).CountVisible(ctx.op));
+    }
+    AppendCollectionStats(ctx.expiry, *coll, documents, scale, true, reply);
     return Ok();
   }
   reply.Append("ns", JoinNamespace(req.db, name))

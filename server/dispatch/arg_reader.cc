@@ -126,6 +126,14 @@ Result<void> CheckReadPreference(BsonView doc) {
   unsigned seen = 0;
   for (const BsonElement& e : doc) {
     MAYFLY_TRY(FieldOnce("$readPreference", kFields, e.name, &seen));
+    if (e.name == "hedge" && e.value.IsDocument()) {
+      MAYFLY_TRY(ArgReader("$readPreference.hedge", e.value.Document()).FinishLoose());
+    } else if (e.name == "tags" && e.value.IsArray()) {
+      for (const BsonElement& set : e.value.Document()) {
+        if (!set.value.IsDocument()) continue;
+        MAYFLY_TRY(ArgReader("$readPreference.tags", set.value.Document()).FinishLoose());
+      }
+    }
   }
   const BsonValue mode = doc["mode"];
   if (mode.missing())
@@ -146,9 +154,15 @@ Result<void> CheckReadPreference(BsonView doc) {
 /// What it says is checked by members of a set (replication_gate::CheckClusterTime).
 Result<void> CheckClusterTimeFields(BsonView doc) {
   constexpr std::string_view kFields[] = {"clusterTime", "signature"};
+  constexpr std::string_view kSignature[] = {"hash", "keyId"};
   unsigned seen = 0;
   for (const BsonElement& e : doc) {
     MAYFLY_TRY(FieldOnce("$clusterTime", kFields, e.name, &seen));
+    if (e.name != "signature" || !e.value.IsDocument()) continue;
+    unsigned seen_of_signature = 0;
+    for (const BsonElement& s : e.value.Document()) {
+      MAYFLY_TRY(FieldOnce("$clusterTime.signature", kSignature, s.name, &seen_of_signature));
+    }
   }
   return Ok();
 }

@@ -104,7 +104,9 @@ Result<UsersCollections> UsersWritten(const CommandRow& row, const CommandReques
       }
     }
   } else if (row.name == "insert" || row.name == "update" || row.name == "delete" ||
-             row.name == "findAndModify") {
+             row.name == "findAndModify" || row.name == "touch" || row.name == "persist" ||
+             row.name == "ttlRecover") {
+    // Also a deadline is written: with one, a user goes by himself.
     const BsonValue first = req.fields[0].value;
     if (first.IsString()) note(first.String());
   }

@@ -13,7 +13,7 @@ struct AuthorizationRequest {
   const CommandRequest& req;
   const PrivilegeSet& privileges;  ///< of the user; empty for a client that has not logged in
   const UserName* user;            ///< null: has not logged in
-  /// Roles granted directly, without nested ones; null: none.
+  /// Roles granted directly, without nested ones, sorted (UserAccess::user); null: none.
   const std::vector<RoleName>* roles = nullptr;
 };
 

@@ -444,6 +444,16 @@ std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const 
   return client;
 }
 
+Result<void> CheckNeedsOfUuid(const CommandContext& ctx, const NeedsOfUuid& needs,
+                              std::string_view db) {
+  if (ctx.access == nullptr || needs.actions.empty() ||
+      ctx.access->privileges.Allows(db, needs.collection, needs.actions))
+    return Ok();
+  return Error{ErrorCode::kUnauthorized,
+               "not authorized on " + std::string(db) +
+                   " to use the collection that the command names by its UUID"};
+}
+
 Result<int64_t> ReplyFirstBatch(CursorManager& cursors, Operation& op,
                                 std::unique_ptr<ClientCursor> cursor, int64_t batch_size,
                                 BsonBuilder& reply) {

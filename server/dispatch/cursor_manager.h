@@ -15,6 +15,7 @@
 #include "protocol/error.h"
 #include "protocol/large_memory.h"
 #include "protocol/seeded_hash.h"
+#include "security/action.h"
 #include "server/base/session_registry.h"
 #include "server/dispatch/cursor_limits.h"
 #include "storage/clock.h"
@@ -53,11 +54,13 @@ class ServerCursor {
   /// Fields of the reply's `cursor` besides the batch, after NextBatch: postBatchResumeToken.
   virtual void AppendPosition(BsonBuilder& cursor) const { (void)cursor; }
 
-  /// The size of its parsed form (ParseWork::bytes), which lives as long as it does. Errors:
-  /// ExceededMemoryLimit 146.
-  Result<void> HoldParsed(size_t bytes) {
+  /// The size of its parsed form (ParseWork::bytes), which lives as long as it does. `kept`: of
+  /// these, what large_memory knows of already (ParseWork::kept_bytes). Errors: ExceededMemoryLimit
+  /// 146.
+  Result<void> HoldParsed(size_t bytes, size_t kept = 0) {
     parsed_bytes_ = bytes;
-    return parsed_.Set(bytes);
+    parsed_kept_ = kept;
+    return parsed_.Set(bytes - kept);
   }
   /// What it takes between two batches.
   size_t bytes() const {
@@ -69,7 +72,7 @@ class ServerCursor {
   size_t held_bytes() const {
     large_memory::Kept kept;
     AddKept(&kept);
-    return parsed_.held() + kept.held;
+    return parsed_kept_ + parsed_.held() + kept.held;
   }
 
  protected:
@@ -79,7 +82,7 @@ class ServerCursor {
   virtual void AddKept(large_memory::Kept* kept) const { (void)kept; }
 
  private:
-  size_t parsed_bytes_ = 0;
+  size_t parsed_bytes_ = 0, parsed_kept_ = 0;
   large_memory::Hold parsed_;
 };
 
@@ -93,6 +96,13 @@ inline constexpr int64_t kDefaultFirstBatch = 101;
 /// only what may be shown.
 inline constexpr uint32_t kMaxOriginatingCommand = 16 * 1024;
 BsonDocument OriginatingCommand(BsonView command, const ShownCommand& shown);
+
+/// What a command that names a collection by UUID needs besides what its privilege function asks
+/// for: that does not know which collection it is. No actions: nothing.
+struct NeedsOfUuid {
+  std::string collection;  ///< of the command's database
+  ActionSet actions;
+};
 
 /// A cursor between batches, with what getMore, killCursors, currentOp and serverStatus need to
 /// know.
@@ -125,6 +135,7 @@ struct ClientCursor {
   Instant created;
   int64_t last_used_micros = 0;  ///< Clock::MonotonicMicros()
   Instant last_used;
+  NeedsOfUuid needs;  ///< of its command, if that named a collection by UUID
   std::unique_ptr<CursorLimits::Share> share;  ///< the manager's
 
   /// The memory it keeps, about, with what its plan holds. For the limits on cursors.
@@ -260,6 +271,11 @@ struct CommandRequest;
 /// documents is the caller's.
 std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const CommandRequest& req,
                                                std::string_view ns);
+
+/// Whether who asks, or reads on, has these actions on the collection of `db`. Errors: Unauthorized
+/// 13, which does not name the collection.
+Result<void> CheckNeedsOfUuid(const CommandContext& ctx, const NeedsOfUuid& needs,
+                              std::string_view db);
 
 /// `{cursor: {firstBatch: […], id, ns}}`: the first reply of every command that answers a cursor.
 /// Takes one batch from `cursor.cursor`; registers it when there is more (and batch_size and

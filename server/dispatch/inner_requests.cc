@@ -83,6 +83,19 @@ Result<BsonDocument> AsCreateIndexes(BsonView o) {
   });
 }
 
+/// What belongs to a client's request has no meaning in an oplog, whose command nobody waits for.
+Result<void> CheckNoneOfRequest(const CommandRequest& r) {
+  if (r.generic.raw_data)
+    return Error{ErrorCode::kInvalidOptions,
+                 "applyOps: an entry's command has no rawData: it names system.buckets.X itself"};
+  for (const CommandField& f : r.fields)
+    if (f.generic && f.name != "$db" && f.name != "comment" && f.name != "rawData")
+      return Error{ErrorCode::kInvalidOptions,
+                   "applyOps: '" + std::string(f.name) +
+                       "' is an argument of applyOps itself, and not of an entry's command"};
+  return Ok();
+}
+
 /// The command that does what an oplog's command says. `*made`: its bytes, if they are others than
 /// `o`. Empty: there is nothing to do.
 Result<BsonView> AsCommand(BsonView o, BsonDocument* made) {
@@ -212,15 +225,14 @@ Result<void> InnerRequests::ReadCommand(OplogEntry& entry) {
   const BsonElement first = entry.o.First();
   if (first.name == "applyOps") {
     MAYFLY_TRY(std::move(whole));
+    MAYFLY_TRY(CheckNoneOfRequest(inner->request));
     if (!first.value.IsArray()) return MalformedEntry("'applyOps' of an entry is no array");
     inner.reset();
     return ReadEntries(first.value.Document(), entry.nested);
   }
   const auto read = [&]() -> Result<void> {
     MAYFLY_TRY(std::move(whole));
-    if (inner->request.generic.raw_data)
-      return Error{ErrorCode::kInvalidOptions,
-                   "applyOps: an entry's command has no rawData: it names system.buckets.X itself"};
+    MAYFLY_TRY(CheckNoneOfRequest(inner->request));
     MAYFLY_TRY(const BsonView body, AsCommand(entry.o, &inner->made));
     if (body.empty()) {
       inner.reset();

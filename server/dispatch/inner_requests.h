@@ -14,6 +14,7 @@ namespace mayfly {
 struct InnerRequest {
   BsonDocument made;  ///< the bytes of a command that the outer one only describes; else empty
   CommandRequest request;
+  BsonDocument read_concern;  ///< that of explain together with this one's; else empty
 };
 
 /// One entry of the oplog as applyOps takes it; its other fields (ts, t, v, wall, lsid …) concern

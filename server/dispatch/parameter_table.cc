@@ -46,6 +46,7 @@ Result<int> Level(std::string_view where, BsonValue v) {
 /// {verbosity: 2, network: {verbosity: 1}}: all of it or nothing.
 Result<void> SetVerbosity(Log& log, BsonValue v) {
   if (!v.IsDocument()) return WrongParameterType("logComponentVerbosity", v, "an object");
+  MAYFLY_TRY(ArgReader("logComponentVerbosity", v.Document()).FinishLoose());
   std::vector<std::pair<LogComponent, int>> changes;
   for (const BsonElement& e : v.Document()) {
     if (e.name == "verbosity") {
@@ -58,6 +59,8 @@ Result<void> SetVerbosity(Log& log, BsonValue v) {
       return Error{ErrorCode::kBadValue, "Invalid component name: " + std::string(e.name)};
     BsonValue number = e.value;
     if (e.value.IsDocument()) {
+      MAYFLY_TRY(ArgReader("logComponentVerbosity." + std::string(e.name), e.value.Document())
+                     .FinishLoose());
       for (const BsonElement& inner : e.value.Document())
         if (inner.name != "verbosity")
           return Error{ErrorCode::kBadValue, "Invalid component name: " + std::string(e.name) +

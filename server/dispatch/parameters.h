@@ -86,6 +86,11 @@ struct ServerParameters {
   std::atomic<bool> honor_system_umask{false};
   std::atomic<int> process_umask{-1};  ///< -1: not given
   std::atomic<int64_t> internal_query_max_blocking_sort_bytes{100 * 1024 * 1024};
+  /// QuerySpec::memory_limit of what clients ask for.
+  uint64_t sort_bytes() const {
+    return static_cast<uint64_t>(
+        internal_query_max_blocking_sort_bytes.load(std::memory_order_relaxed));
+  }
   std::atomic<int64_t> internal_document_source_group_max_bytes{100 * 1024 * 1024};
   std::atomic<bool> internal_query_rewrite_time_series{true};
 };

@@ -13,8 +13,6 @@
 #include "server/dispatch/io_timer.h"
 #include "server/dispatch/server_context.h"
 #include "storage/catalog/catalog.h"
-#include "storage/catalog/expire_reads.h"
-#include "storage/read/visibility.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -164,6 +162,7 @@ void SnapshotReads::Clear() {
   std::lock_guard l(mutex_);
   for (Kept& k : kept_) k.point->Release();
   kept_.clear();
+  any_hidden_.Forget();
 }
 
 SnapshotReads::Totals SnapshotReads::totals() const {
@@ -426,27 +425,6 @@ Awaitable<Result<void>> ConfirmLeads(CommandContext& ctx) {
   co_return Ok();
 }
 
-/// Whether reads hide points of the time series before their bucket is due.
-bool HidesPoints(const ExpiryPolicy& policy, const CollectionInfo& coll) {
-  if (!coll.is_buckets() || !coll.HasTtlRules()) return false;
-  const bool by_default = policy.index_reads_exact_default.load(std::memory_order_relaxed);
-  return HidesDue(ExpireReadsOf(coll), by_default) ||
-         std::any_of(coll.indexes.begin(), coll.indexes.end(), [&](const IndexInfoPtr& i) {
-           return i->expire_after_seconds && HidesDue(i->expire_reads, by_default);
-         });
-}
-
-/// Whether a read at this time may hide something, whichever collections it reads. Costs a few
-/// loads for each collection.
-bool MayHideAnything(Storage& storage, Instant now) {
-  for (const CollectionInfoPtr& c : storage.catalog().ListAll()) {
-    if (c->is_view() || c->source != nullptr) continue;
-    if (Visibility(storage, *c, now).MayHide() || HidesPoints(storage.expiry_policy(), *c))
-      return true;
-  }
-  return false;
-}
-
 /// Lets the log's time pass that of the operation, with a note where nothing else is written. What
 /// fell due since the newest entry is then hidden at the log's time too, on every member. Errors:
 /// as CommandContext::CheckNow.
@@ -469,9 +447,16 @@ Awaitable<Result<void>> OpenSnapshot(CommandContext& ctx, ReplicaSet& set, bool 
   if (!its_clock && !transaction) {
     its_clock = true;
     if (set.writable() && set.last_applied().wall_millis < ctx.op.now.millis) {
-      co_await ctx.MoveToWorker();  // there may be many collections
-      its_clock = MayHideAnything(ctx.server.storage(), ctx.op.now);
-      co_await ctx.MoveToIo();
+      AnyHidden& hidden = ctx.server.snapshot_reads().any_hidden();
+      const std::optional<bool> known = hidden.Known(ctx.server.storage(), ctx.op.now);
+      if (known) {
+        its_clock = *known;
+      } else {
+        co_await ctx.MoveToWorker();  // there may be many collections
+        Result<bool> found = hidden.Look(ctx.server.storage(), ctx.op);
+        co_await ctx.MoveToIo();
+        MAYFLY_CO_TRY(its_clock, std::move(found));
+      }
       // Where nothing can be hidden both clocks show the same.
       if (its_clock) {
         MAYFLY_CO_TRY(co_await TakeLogTimeToNow(ctx, set));

@@ -7,6 +7,7 @@
 
 #include "replication/replica_set.h"
 #include "server/dispatch/command.h"
+#include "storage/read/any_hidden.h"
 #include "storage/read/read_view.h"
 
 namespace mayfly {
@@ -85,6 +86,8 @@ class SnapshotReads {
   Transactions* transactions() const { return transactions_.get(); }
   void set_transactions(std::shared_ptr<Transactions> t) { transactions_ = std::move(t); }
   TransactionParameters& transaction_parameters() { return transaction_parameters_; }
+  /// Whether a snapshot read of the present has to take the log's time there first.
+  AnyHidden& any_hidden() { return any_hidden_; }
 
  private:
   static constexpr size_t kMost = 256;       ///< that no cursor uses
@@ -102,6 +105,7 @@ class SnapshotReads {
   std::vector<Kept> kept_;  ///< the oldest first
   std::atomic<int64_t> too_old_{0};
   TransactionParameters transaction_parameters_;
+  AnyHidden any_hidden_;
   std::shared_ptr<Transactions> transactions_;
 };
 

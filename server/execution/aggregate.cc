@@ -77,8 +77,6 @@ class OwnedPipeline final : public DocumentSource {
  public:
   OwnedPipeline(std::unique_ptr<Pipeline> pipeline, PipelineEnvironment* env)
       : pipeline_(std::move(pipeline)), env_(env) {}
-  /// The memory of its parsed form. Errors: ExceededMemoryLimit 146.
-  Result<void> HoldParsed(size_t bytes) { return parsed_.Set(bytes); }
   Result<StreamState> Next(StreamDocument* out) override {
     MAYFLY_TRY(StreamState state, pipeline_->Next(out));
     if (state == StreamState::kAdvanced) without_sort_key_.Apply(out);
@@ -87,12 +85,11 @@ class OwnedPipeline final : public DocumentSource {
   void SetOperation(Operation* op) override { pipeline_->Attach(op, env_); }
   void SaveState() override { pipeline_->SaveState(); }
   void AddKept(large_memory::Kept* kept) const override {
-    kept->Add(0, parsed_);
+    kept->Add(0, pipeline_->parsed_hold());
     pipeline_->AddKept(kept);
   }
 
  private:
-  large_memory::Hold parsed_;
   std::unique_ptr<Pipeline> pipeline_;
   PipelineEnvironment* env_;
   WithoutSortKey without_sort_key_;
@@ -191,6 +188,7 @@ class Environment final : public PipelineEnvironment {
     spec.hint = hint;
     spec.include_expired = include_expired_;
     spec.allow_disk_use = allow_disk_use_;
+    spec.memory_limit = server_.settings().sort_bytes();
     spec.explain = explain_;
     spec.want_sort_key = request.needs_sort_key;
     spec.want_record_id = request.needs_record_id;
@@ -386,17 +384,17 @@ class Environment final : public PipelineEnvironment {
     options.collection = view.view_on;
     options.allow_writes = false;
     options.allow_disk_use = allow_disk_use_;
+    options.memory_limit =
+        static_cast<size_t>(server_.settings().internal_document_source_group_max_bytes.load());
     options.now = op.now;
     options.cluster_time = op.cluster_time;
     options.rewrite_series = server_.settings().internal_query_rewrite_time_series.load();
     options.variables = std::move(request.named_variables);
     if (!view.is_series() && ReadsSortKey(BsonView(bytes))) options.view_ends = {own.Count()};
     std::unique_ptr<Pipeline> pipeline;
-    size_t parsed = 0;
     {
       ParseWork work(&op);
       MAYFLY_TRY(pipeline, Pipeline::Parse(BsonView(bytes), options));
-      parsed = work.bytes();
     }
     if (pipeline->NeedsSource()) {
       SourceRequest inner = pipeline->TakeSource(request.fields ? &*request.fields : nullptr);
@@ -408,9 +406,8 @@ class Environment final : public PipelineEnvironment {
       pipeline->SetSource(std::move(source));
     }
     pipeline->Attach(&op, this);
-    auto owned = std::make_unique<OwnedPipeline>(std::move(pipeline), this);
-    MAYFLY_TRY(owned->HoldParsed(parsed));
-    return std::unique_ptr<DocumentSource>(std::move(owned));
+    return std::unique_ptr<DocumentSource>(
+        std::make_unique<OwnedPipeline>(std::move(pipeline), this));
   }
 
   ExpiryServices& server_;
@@ -568,11 +565,16 @@ bool AsksBuckets(Catalog& catalog, const AggregateSpec& spec, BsonValue first) {
   return named && named->is_series();
 }
 
+/// ParseWork::bytes and kept_bytes of a pipeline.
+struct Parsed {
+  size_t bytes = 0, kept = 0;
+};
+
 /// Parses, resolves views, opens the source (or, for explain, hands out its executor).
 Result<std::unique_ptr<Pipeline>> Prepare(ExpiryServices& server, Operation& op,
                                           const AggregateSpec& spec, Environment& env, bool explain,
                                           std::unique_ptr<PlanExecutor>* taken,
-                                          std::string* plan_summary, size_t* parsed = nullptr) {
+                                          std::string* plan_summary, Parsed* parsed = nullptr) {
   MAYFLY_TRY(ResolvedView resolved,
              ResolveView(server.storage().catalog(), op, spec.db, spec.collection,
                          server.storage().expiry_policy(), env.ShowsAllExpired()));
@@ -650,7 +652,7 @@ Result<std::unique_ptr<Pipeline>> Prepare(ExpiryServices& server, Operation& op,
       pipeline->SetSource(std::move(source));
     }
   }
-  if (parsed != nullptr) *parsed = work.bytes();
+  if (parsed != nullptr) *parsed = {work.bytes(), work.kept_bytes()};
   return pipeline;
 }
 
@@ -661,7 +663,7 @@ Result<std::unique_ptr<ServerCursor>> OpenPipeline(ExpiryServices& server, Opera
                                                    std::string* plan_summary, bool* writes) {
   if (IsChangeStream(server, spec.pipeline)) return OpenChangeStream(server, op, spec);
   auto env = std::make_unique<Environment>(server, spec);
-  size_t parsed = 0;
+  Parsed parsed;
   auto prepared = Prepare(server, op, spec, *env, false, nullptr, plan_summary, &parsed);
   // Plans that compete read documents already.
   if (!prepared) return env->Shown(std::move(prepared).error());
@@ -669,7 +671,7 @@ Result<std::unique_ptr<ServerCursor>> OpenPipeline(ExpiryServices& server, Opera
   if (writes) *writes = pipeline->WritesTo(nullptr, nullptr);
   std::unique_ptr<ServerCursor> cursor =
       std::make_unique<PipelineCursor>(std::move(env), std::move(pipeline));
-  MAYFLY_TRY(cursor->HoldParsed(parsed));
+  MAYFLY_TRY(cursor->HoldParsed(parsed.bytes, parsed.kept));
   return cursor;
 }
 

@@ -47,8 +47,8 @@ void AppendIndexSpec(const CollectionInfo& coll, const IndexInfo* index, BsonBui
   index->AppendExtra(out);
 }
 
-void AppendCollectionStats(ExpiryServices& server, const CollectionInfo& coll, int64_t scale,
-                           bool with_ns, BsonBuilder& out) {
+void AppendCollectionStats(ExpiryServices& server, const CollectionInfo& coll, int64_t count,
+                           int64_t scale, bool with_ns, BsonBuilder& out) {
   Storage& storage = server.storage();
   auto size = [&](int64_t bytes) { return bytes / scale; };
   if (with_ns) out.Append("ns", SeriesNamespace(coll));
@@ -56,9 +56,6 @@ void AppendCollectionStats(ExpiryServices& server, const CollectionInfo& coll, i
   // Expired documents that are still stored count as bytes only.
   const int64_t bytes =
       coll.source ? static_cast<int64_t>(coll.source->Bytes()) : coll.counters->bytes.load();
-  Operation op(server.clock());
-  Result<int64_t> visible = Visibility(storage, coll, op).CountVisible(op);
-  const int64_t count = visible ? visible.value() : coll.counters->documents.load();
   const auto stored = static_cast<int64_t>(storage.StorageBytes(coll));
   int64_t index_bytes = 0;
   std::vector<std::pair<std::string, int64_t>> sizes;
@@ -145,7 +142,7 @@ Result<std::vector<BsonDocument>> CollStats(ExpiryServices& server, Operation& o
                  "Namespace " + coll->ns +
                      " is a view, not a collection: $collStats knows its latencyStats only"};
   int64_t documents = 0;
-  if (count) {
+  if (count || storage_stats) {
     MAYFLY_TRY(documents, Visibility(server.storage(), *coll, op).CountVisible(op));
   }
   std::vector<BsonDocument> out;
@@ -161,7 +158,7 @@ Result<std::vector<BsonDocument>> CollStats(ExpiryServices& server, Operation& o
     }
     if (storage_stats) {
       auto s = b.OpenDocument("storageStats");
-      AppendCollectionStats(server, *coll, scale, false, s);
+      AppendCollectionStats(server, *coll, documents, scale, false, s);
     }
     if (count) b.Append("count", documents);
     if (query_exec) {

@@ -21,9 +21,11 @@ Result<std::vector<BsonDocument>> AggregateTombstones(ExpiryServices& server, Op
                                                       std::string_view collection, BsonView spec,
                                                       std::string* position);
 
-/// collStats' numbers, also of `$collStats: {storageStats: …}`. `scale` divides sizes.
-void AppendCollectionStats(ExpiryServices& server, const CollectionInfo& coll, int64_t scale,
-                           bool with_ns, BsonBuilder& out);
+/// collStats' numbers, also of `$collStats: {storageStats: …}`. `count`: its documents as
+/// Visibility::CountVisible counts them, which may take long; not used of a view. `scale` divides
+/// sizes.
+void AppendCollectionStats(ExpiryServices& server, const CollectionInfo& coll, int64_t count,
+                           int64_t scale, bool with_ns, BsonBuilder& out);
 
 /// An index as listIndexes and $indexStats show it.
 void AppendIndexSpec(const CollectionInfo& coll, const IndexInfo* index, BsonBuilder& out);

@@ -429,11 +429,12 @@ Result<std::unique_ptr<ServerCursor>> OpenChangeStream(DataServices& server, Ope
                                                        const AggregateSpec& spec) {
   MAYFLY_TRY(StreamArgs a, ParseStream(server, spec));
   std::unique_ptr<Pipeline> pipeline;
-  size_t parsed = 0;
+  size_t parsed = 0, kept = 0;
   {
     ParseWork work(&op);
     MAYFLY_TRY(pipeline, ParseRest(server, op, spec, a));
     parsed = work.bytes();
+    kept = work.kept_bytes();
   }
   std::optional<StreamPosition> begin = a.after;
   if (begin && begin->fragment != 0) {
@@ -448,13 +449,14 @@ Result<std::unique_ptr<ServerCursor>> OpenChangeStream(DataServices& server, Ope
                                 std::move(a.spec), begin, op));
   std::unique_ptr<ServerCursor> cursor = std::make_unique<ChangeStreamCursor>(
       std::move(pipeline), std::make_unique<StreamSource>(std::move(stream)), a.split, a.after);
-  MAYFLY_TRY(cursor->HoldParsed(parsed));
+  MAYFLY_TRY(cursor->HoldParsed(parsed, kept));
   return cursor;
 }
 
 Result<void> ExplainChangeStream(DataServices& server, Operation& op, const AggregateSpec& spec,
                                  BsonBuilder& reply) {
   MAYFLY_TRY(StreamArgs a, ParseStream(server, spec));
+  const ParseWork work(&op);
   MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline, ParseRest(server, op, spec, a));
   reply.Append("explainVersion", "1");
   BsonArrayBuilder stages = reply.OpenArray("stages");

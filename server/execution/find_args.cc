@@ -1,6 +1,7 @@
 #include "server/execution/find_args.h"
 
 #include "server/dispatch/arg_reader.h"
+#include "server/execution/aggregate.h"
 
 namespace mayfly {
 namespace {
@@ -67,6 +68,19 @@ Result<FindArgs> ParseFind(const CommandRequest& req) {
       a.hint = a.sort.AsValue();
   }
   return a;
+}
+
+AggregateSpec FindArgs::OnView(std::string_view db, BsonView pipeline) const {
+  AggregateSpec s;
+  s.db = db;
+  s.collection = collection;
+  s.pipeline = pipeline;
+  s.let = let;
+  s.hint = hint;
+  if (s.hint.IsDocument() && s.hint.Document().empty()) s.hint = {};
+  s.allow_disk_use = allow_disk_use;
+  s.include_expired = include_expired;
+  return s;
 }
 
 QuerySpec FindArgs::ToSpec(CollectionInfoPtr coll, std::string_view ns) const {

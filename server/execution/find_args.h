@@ -4,6 +4,8 @@
 
 namespace mayfly {
 
+struct AggregateSpec;  // server/execution/aggregate.h
+
 /// The arguments of find; explain reads them too. Views live as long as the request.
 struct FindArgs {
   std::string_view collection;
@@ -19,6 +21,9 @@ struct FindArgs {
   QuerySpec ToSpec(CollectionInfoPtr coll, std::string_view ns) const;
   /// The same as a pipeline, for a view. Errors: OptionNotSupportedOnView 167.
   Result<BsonDocument> ToPipeline() const;
+  /// The aggregation that it is then, with all else that it says. `pipeline`: that of ToPipeline,
+  /// which must live as long as the answer, and so must the request.
+  AggregateSpec OnView(std::string_view db, BsonView pipeline) const;
 };
 /// Errors: those of ArgReader; InvalidOptions 72, FailedToParse 9, Location51024.
 Result<FindArgs> ParseFind(const CommandRequest& req);

@@ -439,11 +439,8 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
 }
 
 Result<std::shared_ptr<const MatchExpression>> WriteCommand::ParseFilter(BsonView filter) {
-  MatchParseOptions o;
-  o.scope = &scope_;
-  o.allow_where = true;
   ParseWork work(&op_);
-  MAYFLY_TRY(MatchPtr match, ParseMatch(filter, o));
+  MAYFLY_TRY(MatchPtr match, ParseMatch(filter, {.scope = &scope_, .allow_where = true}));
   return std::shared_ptr<const MatchExpression>(std::move(match));
 }
 
@@ -502,22 +499,25 @@ bool PointId(const CollectionInfoPtr& coll, BsonView filter, BsonView sort, Bson
 }  // namespace
 
 Result<std::unique_ptr<mayfly::Update>> WriteCommand::ParseUpdate(const UpdateStatement& s) {
-  // The names that `c` defines end with the statement. Their values stay in their slots for the
-  // evaluation.
+  // The names that `c` defines end with the statement; their values stay for the evaluation.
   std::vector<VariableId> names;
+  ParseWork work(&op_);
   if (s.constants) {
+    size_t made = 0;
     MAYFLY_TRY(CheckOptionsOnce("update.updates.c", s.constants->AsValue()));
     for (const BsonElement& e : *s.constants) {
       MAYFLY_TRY(CheckVariableName(e.name));
+      MAYFLY_TRY(const size_t bytes, ParseWork::MadeVariable(e.name, e.value.size()));
+      made += bytes;
     }
+    MAYFLY_TRY(work.Keep(&scope_.values_hold(), made));
     for (const BsonElement& e : *s.constants) {
       names.push_back(scope_.Define(e.name));
       variables_.resize(static_cast<size_t>(scope_.slots()));
       variables_[static_cast<size_t>(names.back())] = Value::Copy(e.value);
     }
   }
-  ParseWork work(&op_);
-  Result<std::unique_ptr<mayfly::Update>> update = mayfly::Update::Parse(
+  auto update = mayfly::Update::Parse(
       s.update, s.array_filters, scope_,
       {.multi = s.multi, .upsert = s.upsert, .keep_empty_timestamps = keep_empty_timestamps_});
   for (VariableId id : names) scope_.Undefine(id);

@@ -52,8 +52,9 @@ struct RequestState {
 /// A request of more bytes than this goes to a worker: whatever the command does with it may take
 /// long.
 inline constexpr int32_t kShortRequest = 4 * 1024;
-/// Whether a longer one is allowed is decided on a worker. The slowest privilege function takes a
-/// fifth of a millisecond for so many bytes (usersInfo), and each trip to a worker costs as much.
+/// Whether a longer one is allowed is decided on a worker, and each trip there costs time. What a
+/// privilege function takes is in proportion to these bytes, whatever privileges and roles the user
+/// has: `tests/fault/large_requests_run.py short` measures the longest, and has a bound.
 inline constexpr int32_t kShortDecision = 16 * 1024;
 /// Only inserts may be larger and short all the same: they check themselves what they write. Beyond
 /// this, to find the documents in the message takes long already (14 ms for 15 MB of small ones).
@@ -113,6 +114,11 @@ class Dispatcher {
   /// Whether the logged-in user may run the command. REQUIRES: access control is on.
   Result<void> Authorize(Connection& c, RequestState& s);
   Result<void> CheckApiVersion(const RequestState& s);
+  /// The arguments of every command that stand in the command within an explain: its time counts if
+  /// it is the shorter, concerns and read preference are those of explain, the API's version is for
+  /// both. Errors: InvalidOptions 72 for what would count for one of them alone; those of each
+  /// argument; those of reading the command.
+  Result<void> JoinExplained(RequestState& s);
   Result<void> CheckTransaction(RequestState& s);
   Result<void> UseSession(Connection& c, RequestState& s);
   /// `id` of `lsid`, as the client sent it. Errors: those of what stands in `lsid`.

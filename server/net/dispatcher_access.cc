@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <boost/asio/use_awaitable.hpp>
 
 #include "protocol/field_once.h"
@@ -6,6 +7,7 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_events.h"
 #include "server/dispatch/authorization.h"
+#include "server/dispatch/inner_requests.h"
 #include "server/dispatch/redacted_command.h"
 #include "server/dispatch/server_context.h"
 #include "server/net/dispatcher.h"
@@ -45,10 +47,12 @@ Result<void> Dispatcher::Authorize(Connection& c, RequestState& s) {
 
 Result<std::string_view> Dispatcher::SessionId(const Connection& c, const RequestState& s) {
   std::string_view id;
+  // The session of one of them would be used, and that of the other one looked at.
+  constexpr std::string_view kFields[] = {"id", "uid", "txnNumber", "txnUUID"};
+  unsigned seen = 0;
   for (const BsonElement& e : s.request.generic.lsid.Document()) {
+    MAYFLY_TRY(FieldOnce("lsid", kFields, e.name, &seen));
     if (e.name == "id") {
-      // The session of one of them would be used, and that of the other one looked at.
-      if (!id.empty()) return DuplicateField("lsid", e.name);
       if (!e.value.Is(BsonType::kBinary) || e.value.BinarySubtype() != 4)
         return Error{ErrorCode::kTypeMismatch, "BSON field 'lsid.id' is the wrong type '" +
                                                    std::string(BsonTypeName(e.value.type())) +
@@ -155,31 +159,132 @@ static Result<void> CheckStrictFields(std::string_view command, const CommandFie
   return Ok();
 }
 
-Result<void> Dispatcher::CheckApiVersion(const RequestState& s) {
-  const GenericArguments& g = s.request.generic;
+/// The version that a command names, whatever the command.
+static Result<void> CheckVersion(const GenericArguments& g) {
   if (g.api_version.empty()) {
     if (g.api_strict || g.api_deprecation_errors)
       return Error{LocationCode(4886600),
                    "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion"};
-    if (server_.settings().require_api_version.load(std::memory_order_relaxed) &&
-        !(s.row->flags & kNoAuth))
-      return Error{
-          LocationCode(498870),
-          "The apiVersion parameter is required, please configure your MongoClient's API version"};
     return Ok();
   }
   if (g.api_version != "1") return Error{ErrorCode::kAPIVersionError, "API version must be \"1\""};
-  if (g.api_strict && !(s.row->flags & kApiV1))
+  return Ok();
+}
+
+/// What apiStrict and apiDeprecationErrors leave out.
+static Result<void> CheckInVersion(const CommandRow& row, const CommandRequest& req) {
+  const GenericArguments& g = req.generic;
+  if (g.api_strict && !(row.flags & kApiV1))
     return Error{ErrorCode::kAPIStrictError, "Provided apiStrict:true, but the command " +
-                                                 std::string(s.row->name) +
+                                                 std::string(row.name) +
                                                  " is not in API Version 1"};
   if (g.api_strict) {
-    MAYFLY_TRY(CheckStrictFields(s.row->name, s.request.fields));
+    MAYFLY_TRY(CheckStrictFields(row.name, req.fields));
   }
-  if (g.api_deprecation_errors && (s.row->flags & kDeprecatedInV1))
+  if (g.api_deprecation_errors && (row.flags & kDeprecatedInV1))
     return Error{ErrorCode::kAPIDeprecationError,
-                 "Provided apiDeprecationErrors:true, but the command " + std::string(s.row->name) +
+                 "Provided apiDeprecationErrors:true, but the command " + std::string(row.name) +
                      " is deprecated in API Version 1"};
+  return Ok();
+}
+
+Result<void> Dispatcher::CheckApiVersion(const RequestState& s) {
+  const GenericArguments& g = s.request.generic;
+  MAYFLY_TRY(CheckVersion(g));
+  if (g.api_version.empty() &&
+      server_.settings().require_api_version.load(std::memory_order_relaxed) &&
+      !(s.row->flags & kNoAuth))
+    return Error{
+        LocationCode(498870),
+        "The apiVersion parameter is required, please configure your MongoClient's API version"};
+  return CheckInVersion(*s.row, s.request);
+}
+
+/// A document of the explained command counts as one of explain, which may have the same.
+static Result<void> TakeExplained(std::string_view name, BsonValue inner, BsonValue* outer) {
+  if (inner.missing()) return Ok();
+  if (!outer->missing() && !outer->BinaryEquals(inner))
+    return Error{ErrorCode::kInvalidOptions, "'" + std::string(name) +
+                                                 "' of the explain command is another than that of "
+                                                 "the command that it explains"};
+  *outer = inner;
+  return Ok();
+}
+
+/// Drivers put the level into the command, and the time to read after into explain: both count.
+static Result<void> JoinReadConcerns(InnerRequest& within, BsonValue* outer) {
+  const BsonValue inner = within.request.generic.read_concern;
+  if (inner.missing() || outer->missing()) return TakeExplained("readConcern", inner, outer);
+  const BsonView of_explain = outer->Document();
+  // More fields than there are cannot be right, and each is looked for among the others.
+  constexpr int kMostFields = 8;
+  if (of_explain.Count() > kMostFields || inner.Document().Count() > kMostFields)
+    return TakeExplained("readConcern", inner, outer);
+  MAYFLY_TRY(ArgReader("readConcern", inner.Document()).FinishLoose());  // none is there twice
+  for (const BsonElement& e : inner.Document()) {
+    BsonValue same = of_explain[e.name];
+    if (!same.missing()) {
+      MAYFLY_TRY(TakeExplained("readConcern", e.value, &same));
+    }
+  }
+  within.read_concern = BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : of_explain) b.Append(e);
+    for (const BsonElement& e : inner.Document())
+      if (of_explain[e.name].missing()) b.Append(e);
+  });
+  *outer = within.read_concern.view().AsValue();
+  return Ok();
+}
+
+/// Sessions and transactions are those of explain. `same`: it has the argument, too, as it is here.
+static Result<void> CheckOfExplain(std::string_view name, bool given, bool same) {
+  if (!given || same) return Ok();
+  return Error{ErrorCode::kInvalidOptions, "'" + std::string(name) +
+                                               "' is an argument of the explain command, and not "
+                                               "of the command that it explains"};
+}
+
+Result<void> Dispatcher::JoinExplained(RequestState& s) {
+  const InnerRequests& within = InnerRequests::Of(s.request);
+  if (within.error) return *within.error;
+  if (within.explained == nullptr) return Ok();  // the command says what is wrong
+  CommandRequest& sub = within.explained->request;
+  GenericArguments &in = sub.generic, &out = s.request.generic;
+  const CommandRow* const row =
+      sub.name.size() > kShownName ? nullptr : server_.commands().Find(sub.name);
+  MAYFLY_TRY(CheckOfExplain("lsid", !in.lsid.missing(),
+                            !out.lsid.missing() && in.lsid.BinaryEquals(out.lsid)));
+  MAYFLY_TRY(
+      CheckOfExplain("txnNumber", in.txn_number.has_value(), in.txn_number == out.txn_number));
+  MAYFLY_TRY(CheckOfExplain("autocommit", in.autocommit_given,
+                            out.autocommit_given && in.autocommit == out.autocommit));
+  MAYFLY_TRY(CheckOfExplain("startTransaction", in.start_transaction, out.start_transaction));
+  MAYFLY_TRY(CheckOfExplain("help", in.help, out.help));
+  MAYFLY_TRY(JoinReadConcerns(*within.explained, &out.read_concern));
+  MAYFLY_TRY(TakeExplained("$readPreference", in.read_preference, &out.read_preference));
+  MAYFLY_TRY(TakeExplained("$clusterTime", in.cluster_time, &out.cluster_time));
+  if (!in.write_concern.missing()) {
+    // Nothing is written: it is only one that the command could have.
+    if (row != nullptr && !(row->flags & kTakesWriteConcern))
+      return Error{ErrorCode::kInvalidOptions,
+                   "Command " + std::string(row->name) + " does not support writeConcern"};
+    if (row != nullptr && row->name == "aggregate")
+      return Error{ErrorCode::kFailedToParse,
+                   "Aggregation explain does not support the 'writeConcern' option"};
+    MAYFLY_TRY(ParseWriteConcern(in.write_concern, server_.replica_set() != nullptr));
+  }
+  MAYFLY_TRY(CheckVersion(in));
+  if (in.api_version.empty()) in.api_version = out.api_version;
+  in.api_strict = in.api_strict || out.api_strict;
+  in.api_deprecation_errors = in.api_deprecation_errors || out.api_deprecation_errors;
+  if (row != nullptr) {
+    MAYFLY_TRY(CheckInVersion(*row, sub));
+  }
+  if (in.max_time_ms != 0) {
+    const int64_t end = s.start_micros + in.max_time_ms * 1000;
+    // The server's default is for those who name no time.
+    s.op->deadline_micros = out.max_time_ms != 0 ? std::min(s.op->deadline_micros, end) : end;
+  }
   return Ok();
 }
 
@@ -212,6 +317,8 @@ Result<void> Dispatcher::Decide(Connection& c, RequestState& s) {
       server_.settings().require_api_version.load(std::memory_order_relaxed)) {
     MAYFLY_TRY(CheckApiVersion(s));
   }
+  if (s.row->name == "explain") [[unlikely]]
+    return JoinExplained(s);
   return Ok();
 }
 
@@ -245,7 +352,10 @@ Awaitable<Result<void>> Dispatcher::DecideOnWorker(Connection& c, RequestState& 
   } catch (...) {
     decided = Unexpected(s);
   }
-  if (!decided) s.request.inner.reset();  // of a large request it takes long
+  if (!decided) {
+    s.request.inner.reset();              // of a large request it takes long
+    s.request.generic.read_concern = {};  // may be of that (JoinReadConcerns)
+  }
   co_await s.ctx->MoveToIo();
   co_return decided;
 }

@@ -31,7 +31,8 @@ ActionSet ApplyOpsActions(OplogEntry::Kind kind, bool upsert);
 Result<void> Create(const AuthorizationRequest& r);
 Result<void> CollMod(const AuthorizationRequest& r);
 Result<void> CreateIndexes(const AuthorizationRequest& r);
-/// For a UUID, useUUID as well: the command asks again for the collection that has it.
+/// For a UUID, useUUID: the command and each getMore ask again for the collection that has it
+/// (NeedsOfUuid).
 Result<void> ListIndexes(const AuthorizationRequest& r);
 Result<void> RenameCollection(const AuthorizationRequest& r);
 Result<void> CloneCollectionAsCapped(const AuthorizationRequest& r);

@@ -162,17 +162,15 @@ Result<void> RolesInfo(const AuthorizationRequest& r) {
   const auto view = [&](BsonValue name) {
     if (name.IsDocument() && name.Document().Has("forAllDBs"))
       return OnAllDatabases(r, {Action::viewRole});
-    // Manual, rolesInfo, "Required Access": those that one was granted oneself need no action.
     const Result<RoleName> role = ParseRoleName(name, r.req.db);
-    return OnRole(r, name, {Action::viewRole}) ||
-           (role && r.roles != nullptr &&
-            std::ranges::find(*r.roles, role.value()) != r.roles->end());
+    if (!role) return On(r, kAdmin, {Action::viewRole});
+    // Manual, rolesInfo, "Required Access": those that one was granted oneself need no action.
+    return On(r, role.value().db, {Action::viewRole}) ||
+           (r.roles != nullptr && std::ranges::binary_search(*r.roles, role.value()));
   };
   if (which.IsArray()) {
     for (const BsonElement& e : which.Document())
-      // Of each name, all roles that the user was granted.
-      if (!ParseWork::Step(1 + (r.roles != nullptr ? r.roles->size() / 4 : 0)) || !view(e.value))
-        return NotAuthorized(r);
+      if (!ParseWork::Step() || !view(e.value)) return NotAuthorized(r);
     return LoggedIn(r);
   }
   if (which.IsString() || which.IsDocument()) return Decide(view(which), r);

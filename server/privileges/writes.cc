@@ -111,8 +111,11 @@ class OplogCheck {
   bool Entry(const OplogEntry& e) const {
     using Kind = OplogEntry::Kind;
     if (e.kind == Kind::kNoop) return true;
+    // Which collection it names is not known here, and even an error tells whether there is one.
+    const bool creates = e.kind == Kind::kCommand && e.o.First().name == "create";
+    const Action uuid = creates ? Action::forceUUID : Action::useUUID;
+    if (e.uuid && !r_.privileges.AllowsOnCluster({uuid})) return false;
     if (e.kind == Kind::kCommand) return Entries(e.nested) && Command(e);
-    if (e.uuid && !r_.privileges.AllowsOnCluster({Action::useUUID})) return false;
     return r_.privileges.Allows(e.db, e.collection, ApplyOpsActions(e.kind, upsert_));
   }
 
@@ -120,8 +123,6 @@ class OplogCheck {
     // An entry without a command does nothing, or is refused when it is its turn.
     if (e.command == nullptr) return true;
     const CommandRequest& command = e.command->request;
-    if (command.name == "create" && e.uuid && !r_.privileges.AllowsOnCluster({Action::forceUUID}))
-      return false;
     constexpr std::pair<std::string_view, Result<void> (*)(const AuthorizationRequest&)> kNeeds[] =
         {{"collMod", &CollMod},
          {"create", &Create},

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Who owns one database, may use one collection or has a built-in role sends commands that are nearly right: those of
-tests/data/privileges.txt, with fields that are there twice, that belong elsewhere or that name another database, at any
-depth. What reads a command to say whether it is allowed and what carries it out must see the same: nothing that the
-user's privileges do not reach changes or shows, and nobody is given roles or privileges there. (An explain and an entry
-of applyOps with a "$db" of their own were found so.) A command with a field twice is never carried out.
+tests/data/privileges.txt, with fields that are there twice, that were moved to another depth or taken out, that belong
+elsewhere or that name another database, at any depth, and with lists as sequences of documents beside the command.
+What reads a command to say whether it is allowed and what carries it out must see the same: nothing that the user's
+privileges do not reach changes or shows, and nobody is given roles or privileges there. (An explain and an entry of
+applyOps with a "$db" of their own were found so.) A command with a field twice is never carried out, nor one with a
+field and a sequence of the same name.
 
 The audit log says what was allowed: whatever is carried out was asked for and allowed, whatever was refused is refused.
+It is so as well for those from whom nothing is kept, because they may give themselves every role.
 
 MAYFLY_MUTATIONS (20000): commands. MAYFLY_SEED. The last line says "N passed, N failed".
 """
 
-import collections, json, os, re, struct, tempfile
+import collections, copy, hashlib, json, os, re, struct, tempfile
 
 import bson, pymongo
 from bson import json_util
@@ -30,7 +33,7 @@ LEFT_OUT = {
     "clock", "configureFailPoint", "fsync", "killAllSessions", "killAllSessionsByPattern", "killOp", "logRotate",
     "replSetInitiate", "rotateCertificates", "setParameter", "shutdown", "waitForFailPoint",
 }  # fmt: skip
-# Who may give himself every role, or write down users of any: nothing is kept from them.
+# Who may give himself every role, or write down users of any: nothing is kept from them, nor is the test's own user.
 OF_ALL = {"__system", "restore", "root", "userAdminAnyDatabase"}
 READS = {"find", "readExpired"}
 SHOWN = READS | {
@@ -104,35 +107,86 @@ def templates():
 
 
 def mutated(command):
-    """The first field of all stays: it is the command."""
+    """The first field of all stays: it is the command. Some are as they were: what is right is then tried as well."""
     whole = Node(command)
-    for _ in range(rnd.choice([1, 1, 1, 1, 2, 2, 3, 4])):
+    for _ in range(rnd.choice([0, 1, 1, 1, 1, 2, 2, 3, 4])):
         node = rnd.choice(whole.nodes())
         fields, first = node.fields, int(node is whole)
         place = rnd.randrange(first, len(fields) + 1) if len(fields) >= first else first
         kind = rnd.random()
-        if kind < 0.45 and fields:
+        if kind < 0.35 and fields:
             name, value = rnd.choice(fields)
-            fields.insert(place, (name, Node(rnd.choice(VALUES)) if rnd.random() < 0.7 else value))
-        elif kind < 0.6:
+            # Another one that is equal: a field of it may be moved.
+            fields.insert(place, (name, Node(rnd.choice(VALUES)) if rnd.random() < 0.7 else copy.deepcopy(value)))
+        elif kind < 0.47:
             for _ in range(rnd.choice([1, 2])):
                 fields.insert(rnd.randrange(place, len(fields) + 1), ("$db", Node(rnd.choice(DATABASES))))
-        elif kind < 0.8 or not fields:
+        elif kind < 0.62 or len(fields) <= first:
             fields.insert(place, (rnd.choice(NAMES), Node(rnd.choice(VALUES))))
+        elif kind < 0.77:
+            name, value = fields.pop(rnd.randrange(first, len(fields)))
+            to = rnd.choice([n for n in whole.nodes() if n is not node] or [node])
+            to.fields.insert(rnd.randrange(int(to is whole), len(to.fields) + 1), (name, value))
+        elif kind < 0.85:
+            del fields[rnd.randrange(first, len(fields))]
         else:
             at = rnd.randrange(len(fields))
             fields[at] = (fields[at][0], Node(rnd.choice(VALUES)))
     return whole
 
 
+def in_sequences(whole):
+    """[(name, documents)]: what stands beside the command. Mostly a list of it, which is taken out, or stays there, or
+    comes twice, or by another name."""
+    lists = [
+        (at, name, [n for _, n in f.fields])
+        for at, (name, f) in enumerate(whole.fields)
+        if at > 0 and isinstance(f.value, list) and f.fields and all(is_document(n) for _, n in f.fields)
+    ]
+    if not lists or rnd.random() < 0.5:
+        return []
+    at, name, documents = rnd.choice(lists)
+    kind = rnd.random()
+    if kind < 0.85:
+        del whole.fields[at]
+    if kind > 0.95:
+        return [(rnd.choice([*NAMES, "$db"]), documents)]
+    split = rnd.randrange(len(documents) + 1) if kind > 0.75 else len(documents)
+    return [(name, part) for part in (documents[:split], documents[split:]) if part]
+
+
+def is_document(node):
+    return node.fields is not None and not isinstance(node.value, list)
+
+
+def send(client, whole, sequences):
+    """The command and, as often as they are named, sequences: Client.send would take each name once."""
+    data = bytes(5) + whole.bytes()
+    for name, documents in sequences:
+        part = name.encode() + b"\0" + b"".join(d.bytes() for d in documents)
+        data += b"\1" + struct.pack("<i", len(part) + 4) + part
+    client.request += 1
+    client.sock.sendall(struct.pack("<iiii", 16 + len(data), client.request, 0, 2013) + data)
+    return client.reply()
+
+
 class Server:
     """With a user who has `roles`, may do anything with the namespaces that `owns` is true of ("db.system.users": the
-    users and roles of one), and may read those that `reads` is true of. manages: the whole server, in some way."""
+    users and roles of one), and may read those that `reads` is true of. manages: the whole server, in some way.
+    keeps: there is something that the user cannot do."""
 
-    def __init__(self, owns, *roles, reads=None, manages=False):
+    def __init__(self, owns, *roles, reads=None, manages=False, keeps=True):
         self.owns, self.roles, self.reads, self.manages = owns, roles, reads or owns, manages
+        self.keeps = keeps
 
     def __enter__(self):
+        self.begin()
+        return self
+
+    def __exit__(self, *error):
+        self.end()
+
+    def begin(self):
         self.folder = tempfile.TemporaryDirectory()
         self.audit, self.read_until = self.folder.name + "/audit", 0
         self.proc, _ = start(
@@ -151,9 +205,16 @@ class Server:
             privileges = [{"resource": resource, "actions": actions}]
             self.root.admin.command({"createRole": name, "privileges": privileges, "roles": []})
         self.fresh()
-        return self
 
-    def __exit__(self, *error):
+    def again(self):
+        """As at first, for the next commands."""
+        self.own.sock.close()
+        if self.keeps:
+            return self.fresh()
+        self.end()  # the root may have gone
+        self.begin()
+
+    def end(self):
         self.root.close()
         check(stop(self.proc) == 0, "the server ends well")
         self.folder.cleanup()
@@ -192,6 +253,8 @@ class Server:
 
     def state(self):
         """What the user cannot change, and what he has given away of what is not his."""
+        if not self.keeps:
+            return []
         collections = []
         for db in (OWN, OTHER):
             for c in self.root[db].list_collections():
@@ -223,15 +286,16 @@ class Server:
         return None
 
 
-def twice(command):
-    """Whether a command, or one within it, has a field twice."""
+def twice(command, sequences=()):
+    """Whether a command, or one within it, has a field twice; a sequence counts as one."""
 
     def repeats(node):
         names = [name for name, _ in node.fields or []]
         return len(set(names)) < len(names)
 
-    if repeats(command) or not command.fields:
-        return repeats(command)
+    names = [name for name, _ in command.fields] + [name for name, _ in sequences]
+    if len(set(names)) < len(names) or not command.fields:
+        return len(set(names)) < len(names)
     name, first = command.fields[0]
     if name == "explain" and first.fields and not isinstance(first.value, list):
         return repeats(first)
@@ -256,17 +320,18 @@ def mutations(server, count=COUNT // 2):
             if "getMore" in command:
                 command = {**command, "getMore": bson.Int64(server.cursor)}
             changed = mutated(command)
+            sequences = in_sequences(changed)
             for name in [db, *([rnd.choice(DATABASES)] if rnd.random() < 0.1 else [])]:
                 changed.fields.insert(rnd.randrange(1, len(changed.fields) + 1), ("$db", Node(name)))
-            server.own.send(changed.bytes())
-            reply = server.own.reply()
+            reply = send(server.own, changed, sequences)
+            sent = ", with ".join([str(changed), *(f"{name}: {', '.join(map(str, d))}" for name, d in sequences)])
             allowed += reply["ok"] == 1
             if reply["ok"] == 1 or reply.get("code") == 13:
                 told[next(iter(command)), reply["ok"] == 1] += 1
-            check(reply["ok"] != 1 or not twice(changed), f"{changed} has a field twice and was carried out")
-            recent.append(f"{changed} -> {reply.get('code', 'ok')}")
+            check(reply["ok"] != 1 or not twice(changed, sequences), f"{sent} has a field twice and was carried out")
+            recent.append(f"{sent} -> {reply.get('code', 'ok')}")
             shown = server.shows(reply)
-            check(not shown, f"{changed} shows {shown}: {str(reply)[:500]}")
+            check(not shown, f"{sent} shows {shown}: {str(reply)[:500]}")
             gone = "requires authentication" in reply.get("errmsg", "")
             if gone or n % ROUND == ROUND - 1:
                 decided = server.decided()
@@ -281,8 +346,7 @@ def mutations(server, count=COUNT // 2):
                 now = server.state()
                 done = "\n".join(r for r in recent if r.endswith("ok"))
                 check(now == server.was, f"was {server.was}\nis {now}\nby one of these:\n{done}")
-                server.own.sock.close()
-                server.fresh()
+                server.again()
                 recent.clear()
     return allowed
 
@@ -322,8 +386,7 @@ def builtin():
                 if role["isBuiltin"] and (db == OWN) == (role["role"] in OF_A_DATABASE):
                     roles.append((role["role"], role["inheritedPrivileges"]))
     names = {name for name, _ in roles}
-    check(OF_ALL - {"__system"} <= names and OF_A_DATABASE <= names, f"the built-in roles: {names}")
-    roles = [(name, privileges) for name, privileges in roles if name not in OF_ALL]
+    check(OF_ALL <= names and OF_A_DATABASE <= names, f"the built-in roles: {names}")
     allowed, each = 0, COUNT // 2 // len(roles) // ROUND * ROUND or ROUND
     for name, privileges in roles:
 
@@ -338,11 +401,76 @@ def builtin():
         def reads(ns, privileges=privileges, gives=gives):
             return gives(ns) or reached(privileges, READS, ns)
 
-        manages = any(p["resource"].get("cluster") for p in privileges)
-        done = mutations(Server(owns, name, reads=reads, manages=manages), each)
+        if name in OF_ALL:
+            server = Server(lambda ns: True, name, manages=True, keeps=False)
+        else:
+            manages = any(p["resource"].get("cluster") for p in privileges)
+            server = Server(owns, name, reads=reads, manages=manages)
+        done = mutations(server, each)
         print(f"{name}: {done} of {each} were carried out", flush=True)
         allowed += done
     enough(allowed, each * len(roles))
 
 
-run_parts("access_mutations", (owner, clerk, builtin), check)
+def pairs(*fields):
+    """A document of these fields, of which one may be there twice."""
+    node = Node({})
+    node.fields = [(name, v if isinstance(v, Node) else Node(v)) for name, v in fields]
+    return node
+
+
+def listed(*documents):
+    node = Node([])
+    node.fields = [(str(i), d) for i, d in enumerate(documents)]
+    return node
+
+
+def nested():
+    """No document within a command has a field twice, whoever sends it: here the one who may do everything."""
+    one, two = (bson.Binary(bytes([i]) * 16, 4) for i in (1, 2))
+    uid = bson.Binary(hashlib.sha256(b"root@admin").digest())
+    time = bson.Timestamp(1, 1)
+    signature = pairs(("hash", b"0" * 20), ("hash", b"1" * 20), ("keyId", bson.Int64(0)))
+    topology = pairs(("processId", bson.ObjectId()), ("processId", bson.ObjectId()), ("counter", bson.Int64(1)))
+    driver, system = {"name": "a", "version": "1"}, {"type": "x"}
+    role = {"role": "read", "db": OWN}
+    cases = [
+        (("ping", 1), ("lsid", pairs(("id", one), ("id", two)))),
+        (("ping", 1), ("lsid", pairs(("id", one), ("uid", uid), ("uid", uid)))),
+        (("ping", 1), ("lsid", pairs(("id", one), ("txnNumber", 1), ("txnNumber", 2)))),
+        (("find", "c"), ("$clusterTime", pairs(("clusterTime", time), ("signature", signature)))),
+        (("find", "c"), ("$readPreference", pairs(("mode", "nearest"), ("hedge", pairs(("x", 1), ("x", 2)))))),
+        (("find", "c"), ("$readPreference", pairs(("mode", "nearest"), ("tags", listed(pairs(("x", 1), ("x", 2))))))),
+        (("create", "e"), ("expiry", pairs(("databaseMaxTTL", 50000), ("databaseMaxTTL", 6)))),
+        (("create", "e"), ("expiry", pairs(("maxTTL", 50000), ("maxTTL", 6)))),
+        (("killAllSessionsByPattern", listed(pairs(("lsid", pairs(("id", one), ("id", two)))))),),
+        (("killAllSessionsByPattern", listed(pairs(("uid", uid), ("uid", uid)))),),
+        (("killAllSessionsByPattern", listed(pairs(("users", listed(pairs(("user", "q"), ("user", "r"))))))),),
+        (("killAllSessionsByPattern", listed(pairs(("roles", listed(pairs(("role", "q"), ("role", "r"))))))),),
+        (("setParameter", 1), ("logComponentVerbosity", pairs(("verbosity", 0), ("verbosity", 1)))),
+        (("setParameter", 1), ("logComponentVerbosity", pairs(("query", pairs(("verbosity", 0), ("verbosity", 1)))))),
+        (("hello", 1), ("maxAwaitTimeMS", 1), ("topologyVersion", topology)),
+        (("hello", 1), ("client", pairs(("driver", driver), ("driver", driver), ("os", system)))),
+        (("hello", 1), ("client", pairs(("os", system), ("driver", pairs(*driver.items(), ("name", "b")))))),
+        (("createUser", "u"), ("pwd", "x"), ("roles", listed(pairs(*role.items(), ("db", "admin"))))),
+        (("createUser", "u"), ("pwd", "x"), ("roles", [role]), ("authenticationRestrictions",
+            listed(pairs(("clientSource", ["127.0.0.1"]), ("clientSource", ["10.0.0.1"]))))),
+        (("createRole", "r"), ("roles", []), ("privileges", listed(pairs(("actions", ["find"]),
+            ("resource", pairs(("db", "admin"), ("db", OTHER), ("collection", "c"))))))),
+        (("createRole", "r"), ("roles", []), ("privileges", listed(pairs(("actions", ["find"]), ("actions", ["remove"]),
+            ("resource", {"db": "admin", "collection": "c"}))))),
+        (("usersInfo", pairs(("user", "root"), ("user", "own"), ("db", "admin"))),),
+    ]  # fmt: skip
+    with Server(lambda ns: True) as server:
+        server.root.admin.command("grantRolesToUser", "root", roles=["__system"])
+        for fields in cases:
+            # Each on a connection of its own: the first hello may say who the client is.
+            own = log_in(server.proc.port, "root", PASSWORD)
+            command = pairs(*fields, ("$db", "admin"))
+            own.send(command.bytes())
+            reply = own.reply()
+            check(reply.get("code") == 40413, f"{command} -> {reply}")
+            own.sock.close()
+
+
+run_parts("access_mutations", (owner, clerk, builtin, nested), check)

@@ -30,6 +30,7 @@ from pymongo.errors import OperationFailure
 from bulk_write_cursor import of_bulk_write
 from fault_test import ROOT, Checks, Deadline, log_in, run_parts, start, stop, until, wait_for
 from guarded_server import PASSWORD, GuardedServer, code
+from listed_by_uuid import listed_by_uuid
 
 check = Checks(quiet=True)
 Server = partial(GuardedServer, check, "--setParameter", "enableTestCommands=1")
@@ -363,6 +364,11 @@ def by_uuid():
         drop = {"op": "c", "ns": "shop.$cmd", "ui": uuid["closed"], "o": {"drop": "open"}}
         check(code(trusted.admin, {"applyOps": [drop]}) != 0, "for a drop as well")
         gone = drop | {"ui": Binary(os.urandom(16), 4)}
+        # The answers to these two differ, and so tell whether a collection has the UUID.
+        for entry in (drop, gone, drop | {"ui": uuid["open"]}):
+            nested = {"op": "c", "ns": "shop.$cmd", "o": {"applyOps": [entry]}}
+            got = [code(plain.admin, {"applyOps": [e]}) for e in (entry, nested)]
+            check(got == [UNAUTHORIZED] * 2, f"a command by UUID only with useUUID: {got}")
         check(code(trusted.admin, {"applyOps": [gone]}) == 0, "a drop of a collection that is gone is done already")
         update = {"op": "u", "ns": "shop.open", "ui": uuid["closed"], "o2": {"_id": 1}, "o": {"_id": 1, "x": 1}}
         check(code(trusted.admin, {"applyOps": [update]}) != 0, "and for an update")
@@ -635,6 +641,7 @@ def cursors():
             server.root.shop.command({"updateUser": "u", "roles": ["read"]})
             check([more(c) for c in opened] == [43, 43], "they are gone for good")
         client.close()
+        listed_by_uuid(server, check)
         for beside in (True, False):
             of_bulk_write(server, f"b{int(beside)}", beside, check, log_in, PASSWORD)
 

@@ -148,6 +148,8 @@ def users():
         root.other.command("dropAllUsersFromDatabase")
         root.other.command("dropAllRolesFromDatabase")
         db.system.users.insert_one({"_id": "x.y", "user": "y", "db": "x", "credentials": {}, "roles": []})
+        db.command("touch", "system.users", q={"_id": "x.y"}, expireAfterSeconds=100_000)
+        db.command("persist", "system.users", q={"_id": "x.y"})
         db.system.users.delete_one({"_id": "x.y"})
         by_oplog(root)
         for command, name, _ in steps:
@@ -177,7 +179,7 @@ def users():
         check(("find", "shop.things", 0) in refused, "and what nobody was")
         check(all(e["result"] == DENIED for e in s.events("authCheck")), "and no more than that")
         direct = [(p["ns"], p["operation"]) for p in s.params("directAuthMutation")]
-        want = [("users", w) for w in ("insert", "delete", "applyOps", "applyOps")]
+        want = [("users", w) for w in ("insert", "touch", "persist", "delete", "applyOps", "applyOps")]
         want += [("users", "bulkWrite"), ("roles", "bulkWrite"), ("users", "applyOps")]
         check(direct == [(f"admin.system.{c}", w) for c, w in want], f"direct: {direct}")
         late = s.events("directAuthMutation")[-1]

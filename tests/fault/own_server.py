@@ -1,6 +1,7 @@
 """A mayflyd of a test's own, for those that start it again and log in to it."""
 
-import signal, subprocess, tempfile
+import base64, json, signal, subprocess, tempfile
+import urllib.error, urllib.request
 from pathlib import Path
 
 import pymongo
@@ -72,6 +73,21 @@ class OwnServer:
     def first_user(self):
         self.connect().admin.command("createUser", "root", pwd=self.root_password, roles=["root", "__system"])
         return self.connect("root")
+
+    def ask(self, path, user=None, password=None, body=None, scheme="Basic", host="127.0.0.1"):
+        """What the HTTP endpoint answers to a user, or to nobody: the status, and the page or how it wants a login."""
+        request = urllib.request.Request(f"http://{host}:{self.http}{path}", body and json.dumps(body).encode())
+        if body:
+            request.add_header("Content-Type", "application/json")
+            request.add_header("Origin", f"http://127.0.0.1:{self.http}")
+        if user is not None:
+            name = f"{user}:{self.root_password if password is None else password}"
+            request.add_header("Authorization", f"{scheme} {base64.b64encode(name.encode()).decode()}")
+        try:
+            answer = urllib.request.urlopen(request, timeout=Deadline().seconds)
+            return answer.status, answer.read(200_000).decode() if path != "/events" else ""
+        except urllib.error.HTTPError as e:
+            return e.code, e.headers.get("WWW-Authenticate", "")
 
     def log(self):
         return Path(f"{self.folder}/log").read_text(errors="replace")

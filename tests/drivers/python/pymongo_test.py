@@ -1,6 +1,6 @@
 """pymongo against a real server: CRUD, bulk, cursors, indexes, TTL, errors, compression, threads."""
 
-import datetime, os, resource, socket, struct, threading, time
+import datetime, os, resource, shutil, socket, struct, tempfile, threading, time
 
 import bson, pymongo
 from bson import Decimal128, Int64, ObjectId, Regex, Timestamp
@@ -395,6 +395,71 @@ def index_build_is_seen():
     assert seen > 0 and wrote > 0
     assert c.count_documents({"a": -1}, hint="a_1") == wrote and db.command("validate", "build")["valid"]
     c.drop()
+
+
+@test
+def backup_is_seen_and_ended():
+    """A backup of the running server: currentOp and serverStatus show how far it is, another one is refused meanwhile,
+    killOp ends it and leaves the folder as it was."""
+    work = os.path.realpath(tempfile.mkdtemp(prefix="mayfly-driver-backup-"))
+    admin, path = client.admin, f"{work}/b"
+    backup = lambda **more: admin.command("backup", 1, path=path, **more)
+    status = lambda: admin.command("serverStatus")["backup"]
+    db.copied.insert_many([{"_id": i, "pad": os.urandom(1000)} for i in range(2000)])
+    try:
+        made = backup()
+        assert made["bytes"] == made["bytesCopied"] > 2_000_000, made
+        assert isinstance(made["time"], datetime.datetime) and made["durationMillis"] >= 0, made
+        assert ("position" in made) == ("setName" in admin.command("hello")), made
+        last = status()["last"]
+        assert last["path"] == path and last["id"] == made["id"], last
+        ended, shown = [], []
+
+        def slowly():
+            try:
+                ended.append(backup(incremental=False, rateBytesPerSecond=1024))
+            except OperationFailure as e:
+                ended.append(e)
+
+        def is_shown():
+            assert not ended, ended
+            ops = admin.aggregate([{"$currentOp": {}}, {"$match": {"command.backup": 1, "progress.done": {"$gt": 0}}}])
+            shown[:] = list(ops)
+            return shown
+
+        slow = threading.Thread(target=slowly, daemon=True)
+        slow.start()
+        until("the backup in currentOp", is_shown)
+        op = shown[0]
+        assert op["active"] and op["op"] == "command" and op["ns"].startswith("admin."), op
+        assert op["command"]["path"] == path and op["command"]["rateBytesPerSecond"] == 1024, op
+        assert 0 < op["progress"]["done"] < op["progress"]["total"] and op["progress"]["total"] > 2_000_000, op
+        assert op["msg"].startswith("Backup: ") and op["msg"].endswith("%"), op
+        same = [o for o in admin.command("currentOp")["inprog"] if o.get("opid") == op["opid"]]
+        assert len(same) == 1 and same[0]["progress"]["done"] >= op["progress"]["done"], same
+        until("its bytes in serverStatus", lambda: status().get("bytesDone", 0) > 0)
+        running = status()
+        assert running["running"] and running["bytesDone"] < running["bytesTotal"], running
+        busy = raises(46, admin.command, "backup", 1, path=f"{work}/other")
+        assert busy.details["codeName"] == "LockBusy" and "killOp" in str(busy), busy
+        assert admin.command("killOp", op=op["opid"])["ok"] == 1
+        slow.join(60)
+        assert ended and isinstance(ended[0], OperationFailure), ended
+        assert ended[0].code == 11601 and ended[0].details["codeName"] == "Interrupted", ended
+        assert not status()["running"] and status()["last"]["id"] == made["id"], status()
+        assert os.listdir(f"{path}/backups") == [made["id"]], "what was ended is no backup"
+        late = raises(50, backup, incremental=False, rateBytesPerSecond=1024, maxTimeMS=200)
+        assert isinstance(late, ExecutionTimeout) and late.details["codeName"] == "MaxTimeMSExpired", late
+        failure = status()["lastFailure"]
+        assert failure["path"] == path and failure["error"], failure
+        assert raises(13, db.command, "backup", 1, path=path).details["codeName"] == "Unauthorized"
+        assert raises(2, admin.command, "backup", 1, path="b").details["codeName"] == "BadValue"
+        again = backup()
+        assert again["filesCopied"] < again["files"] and "lastFailure" not in status(), again
+        assert sorted(os.listdir(f"{path}/backups")) == sorted([made["id"], again["id"]])
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        db.copied.drop()
 
 
 @test

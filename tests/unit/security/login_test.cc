@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <map>
@@ -281,6 +282,23 @@ TEST_CASE("Users with the same roles share what these come to", "[security][cach
   kept.place = 7;
   cache.Invalidate(/*roles=*/false);
   CHECK_FALSE(cache.Again(*ann).value()->privileges.AllowsOnCluster({Action::fsync}));
+}
+
+TEST_CASE("The roles of whoever is logged in are sorted, and each is there once",
+          "[security][cache]") {
+  Kept kept;
+  const std::vector<RoleName> stored = {R("z"), {"a", "shop"}, R("b"), R("z"), {"a", "mine"}},
+                              sorted = {{"a", "mine"}, {"a", "shop"}, R("b"), R("z")};
+  kept.AddUser("ann", stored);
+  UserCache cache(kept);
+  const auto ann = cache.Find({"ann", "admin"}).value();
+  CHECK(ann->user.roles == sorted);
+  CHECK(std::ranges::is_sorted(ann->user.roles));
+  cache.Invalidate();
+  CHECK(cache.Again(*ann).value()->user.roles == sorted);
+  const auto by_certificate = cache.OfCertificate({"CN=ann", "$external"}, stored).value();
+  CHECK(by_certificate->user.roles == sorted);
+  CHECK(cache.Again(*WithoutPrivileges(*by_certificate)).value()->user.roles == sorted);
 }
 
 TEST_CASE("Privileges count as memory, and go with the last login", "[security][cache]") {

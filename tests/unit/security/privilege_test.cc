@@ -151,6 +151,20 @@ TEST_CASE("Privileges that are none", "[security]") {
   }
 }
 
+TEST_CASE("No field of a privilege is there twice", "[security]") {
+  for (const char* twice :
+       {R"({"resource": {"db": "a", "db": "b", "collection": "c"}, "actions": ["find"]})",
+        R"({"resource": {"db": "a", "collection": "c", "collection": "d"}, "actions": ["find"]})",
+        R"({"resource": {"cluster": true, "cluster": true}, "actions": ["top"]})",
+        R"({"resource": {"cluster": true}, "resource": {"cluster": true}, "actions": ["top"]})",
+        R"({"resource": {"cluster": true}, "actions": ["top"], "actions": ["fsync"]})"}) {
+    INFO(twice);
+    const auto p = Parse(twice);
+    REQUIRE_FALSE(p.has_value());
+    CHECK(p.error().code == LocationCode(40413));
+  }
+}
+
 TEST_CASE("Privileges are shown as they are written", "[security]") {
   const char* text =
       R"({"privileges":[{"resource":{"db":"","collection":"x"},"actions":["find","insert"]},)"

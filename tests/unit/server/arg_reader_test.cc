@@ -100,6 +100,36 @@ TEST_CASE("A field that is there twice is an error, whatever it is", "[args]") {
   CHECK(read.error().message == message);
 }
 
+TEST_CASE("A field is there once in the documents that every command takes", "[args]") {
+  struct Case {
+    const char* json;
+    const char* field;
+  };
+  const auto c = GENERATE(values<Case>({
+      {R"({"$readPreference": {"mode": "nearest", "mode": "primary"}})", "$readPreference.mode"},
+      {R"({"$readPreference": {"mode": "nearest", "hedge": {"enabled": true, "enabled": false}}})",
+       "$readPreference.hedge.enabled"},
+      {R"({"$readPreference": {"mode": "nearest", "tags": [{"b": "x"}, {"a": "x", "a": "y"}]}})",
+       "$readPreference.tags.a"},
+      {R"({"$clusterTime": {"clusterTime": {"$timestamp": {"t": 1, "i": 1}},
+                            "signature": {"hash": 1, "hash": 2, "keyId": 0}}})",
+       "$clusterTime.signature.hash"},
+      {R"({"$clusterTime": {"signature": {"keyId": 0, "keyId": 1}}})",
+       "$clusterTime.signature.keyId"},
+  }));
+  CAPTURE(c.json);
+  const BsonDocument generic = ParseJson(c.json).value();
+  const BsonDocument body = BuildBson([&](BsonBuilder& b) {
+    b.Append("find", "c");
+    b.AppendAll(generic.view());
+  });
+  CommandRequest request;
+  const Result<void> read = ParseCommandFields(body.view(), &request);
+  REQUIRE_FALSE(read);
+  CHECK(read.error().code == LocationCode(40413));
+  CHECK(read.error().message == "BSON field '" + std::string(c.field) + "' is a duplicate field");
+}
+
 TEST_CASE("A field that is there twice is found among many", "[args]") {
   // More than there are bits that tell names apart.
   for (const size_t fields : std::initializer_list<size_t>{1, 60, 63, 64, 65, 500}) {

@@ -128,3 +128,35 @@ TEST_CASE("No field of a command is there twice, nor of a command in a command",
   }
   CHECK(tried > 1000);
 }
+
+TEST_CASE("An entry's command has no arguments that a client's request has", "[inner_requests]") {
+  for (const char* field :
+       {R"("writeConcern": {"w": 1})", R"("maxTimeMS": 1)", R"("apiVersion": "1")",
+        R"("lsid": {"q": 1})", R"("txnNumber": 1)", R"("autocommit": false)",
+        R"("startTransaction": true)", R"("readConcern": {})", R"("help": true)",
+        R"("$readPreference": {"mode": "primary"})", R"("$clusterTime": {})",
+        R"("rawData": true)"}) {
+    CAPTURE(field);
+    for (const std::string first : {R"("drop": "c")", R"("applyOps": [])"}) {
+      const BsonDocument body = ParseJson(R"({"applyOps": [{"op": "c", "ns": "shop.$cmd", "o": {)" +
+                                          first + ", " + field + "}}]}")
+                                    .value();
+      CommandRequest request;
+      REQUIRE(ParseCommandFields(body, &request, "admin"));
+      const InnerRequests& inner = InnerRequests::Of(request);
+      const Error* refused = inner.error             ? &*inner.error
+                             : inner.entries.empty() ? nullptr
+                                                     : inner.entries[0].refused.get();
+      REQUIRE(refused != nullptr);
+      CHECK(refused->code == ErrorCode::kInvalidOptions);
+    }
+  }
+  // These change nothing.
+  const BsonDocument body = ParseJson(R"({"applyOps": [{"op": "c", "ns": "shop.$cmd",
+      "lsid": {"q": 1}, "o": {"drop": "c", "$db": "shop", "comment": 1}}]})")
+                                .value();
+  CommandRequest request;
+  REQUIRE(ParseCommandFields(body, &request, "admin"));
+  REQUIRE(InnerRequests::Of(request).entries.size() == 1);
+  CHECK(InnerRequests::Of(request).entries[0].command != nullptr);
+}

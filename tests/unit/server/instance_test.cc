@@ -1,6 +1,7 @@
 #include "server/instance.h"
 
 #include "query/plan/query_state.h"
+#include "server/execution/transactions.h"
 #include "storage/schema/schema_watch.h"
 #include "storage/storage.h"
 #include "tests/unit/scratch_dir.h"
@@ -45,6 +46,42 @@ large_memory::Hold* g_hold = nullptr;
 /// testHold: the test's hold takes 8 MB.
 Result<void> RunHold(CommandContext&, const CommandRequest&, BsonBuilder&) {
   return g_hold->Set(8'000'000);
+}
+
+/// testBegin {of, first, count}: a find begins a transaction in each of `count` sessions of the
+/// user whose digest is that letter, from number `first` on, and they stay open. The reply: how
+/// many have `begun` and the `refusal` of the next one, which is the last.
+Awaitable<Result<void>> RunBegin(CommandContext& ctx, const CommandRequest& req,
+                                 BsonBuilder& reply) {
+  co_await ctx.MoveToWorker();
+  const std::string uid(kSessionUidBytes, req.body["of"].String().front());
+  const int64_t first = req.body["first"].NumberAsInt64();
+  const int64_t count = req.body["count"].NumberAsInt64();
+  CommandRequest find;
+  find.name = "find";
+  find.body = req.body;
+  find.db = req.db;
+  find.generic.txn_number = 1;
+  find.generic.autocommit_given = find.generic.start_transaction = true;
+  const CommandRow& row = *ctx.server.commands().Find("find");
+  Transactions& transactions = *TransactionsOf(ctx.data);
+  Session* const own = ctx.session;
+  int64_t begun = 0, refusal = 0;
+  for (; begun < count && refusal == 0; ++begun) {
+    std::string key(kSessionIdBytes, '\0');
+    const int64_t n = first + begun;
+    std::memcpy(key.data(), &n, sizeof n);
+    MAYFLY_CO_TRY(const SessionPtr session,
+                  ctx.data.sessions().Use(key + uid, ctx.data.clock().Now(), ctx.client->address));
+    ctx.session = session.get();
+    TransactionPtr taken;
+    Result<void> began = co_await transactions.Begin(ctx, row, find, &taken);
+    if (taken != nullptr) transactions.End(ctx, taken, &began);
+    ctx.session = own;
+    if (!began) refusal = static_cast<int64_t>(began.error().code);
+  }
+  reply.Append("begun", refusal == 0 ? begun : begun - 1).Append("refusal", refusal);
+  co_return Ok();
 }
 
 int64_t Items(const BsonDocument& reply, const char* path) {
@@ -277,6 +314,46 @@ TEST_CASE("A start that fails leaves the directory and the address to the next o
   }
   RawClient client(busy->port());
   CHECK(IsOk(client.Command(R"({"ping": 1, "$db": "admin"})")));
+}
+
+// They counted for an address: one user behind a proxy took them from all others there.
+TEST_CASE("Open transactions count for the user whose session it is, not for an address",
+          "[instance][transactions]") {
+  ScratchDir dir;
+  InProcess server(dir.path(), {"--replSet", "rs"});
+  REQUIRE_FALSE(server->Start());
+  server.context().commands().Add(
+      {.name = "testBegin", .flags = kCommandNone, .help = "", .run_async = &RunBegin});
+  RawClient client(server->port());
+  REQUIRE(IsOk(client.Command(
+      R"({"replSetInitiate": {"_id": "rs", "members": [{"_id": 0, "host": "127.0.0.1:)" +
+      std::to_string(server->port()) + R"("}]}, "$db": "admin"})")));
+  Eventually([&] {
+    return client.Command(R"({"hello": 1, "$db": "admin"})").view()["isWritablePrimary"].Truthy();
+  });
+  struct Answer {
+    int64_t begun, refusal;
+    bool operator==(const Answer&) const = default;
+  };
+  const auto begin = [&](char of, int64_t first, int64_t count) {
+    const BsonDocument r = client.Command(
+        R"({"testBegin": 1, "of": ")" + std::string(1, of) + R"(", "first": )" +
+        std::to_string(first) + R"(, "count": )" + std::to_string(count) + R"(, "$db": "d"})");
+    CAPTURE(ToRelaxedJson(r.view()));
+    REQUIRE(IsOk(r));
+    return Answer{r.view()["begun"].NumberAsInt64(), r.view()["refusal"].NumberAsInt64()};
+  };
+  constexpr auto kShare = static_cast<int64_t>(kMaxTransactionsOfClient);
+  // All by one connection, so of one address: ann takes her share, and bob finds his.
+  CHECK(begin('a', 0, kShare + 1) == Answer{kShare, 146});
+  CHECK(begin('b', 0, 10) == Answer{10, 0});
+  CHECK(begin('a', kShare + 1, 1) == Answer{0, 146});
+  // What is hers comes back to her.
+  TransactionsOf(server.context())->AbortSessions([](std::string_view session) {
+    return SessionUid(session) == std::string(kSessionUidBytes, 'a');
+  });
+  CHECK(begin('a', 2 * kShare, 10) == Answer{10, 0});
+  CHECK(TransactionsOf(server.context())->totals().open == 20);
 }
 
 TEST_CASE("Stages are undone once, in reverse order", "[instance]") {

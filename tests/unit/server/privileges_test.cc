@@ -1,5 +1,6 @@
 // What each command needs (tests/data/privileges.txt) against the functions of the command table,
 // with a plain reading of privileges of its own that shares no code with PrivilegeSet.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdlib>
@@ -518,6 +519,21 @@ TEST_CASE("applyOps allows no more than what is in it", "[privileges]") {
   // Which collection a UUID names, the entry does not say.
   CHECK_FALSE(allowed(
       R"({"op": "i", "ns": "shop.c", "ui": {"$uuid": "00112233-4455-6677-8899-aabbccddeeff"}, "o": {"_id": 1}})"));
+  // Nor does that of a command, whose error would tell whether there is one.
+  const std::string ui = R"("ui": {"$uuid": "00112233-4455-6677-8899-aabbccddeeff"}, )";
+  for (const char* o :
+       {R"({"drop": "c"})", R"({"collMod": "c"})", R"({"dropIndexes": "c", "index": "a_1"})",
+        R"({"createIndexes": "c", "v": 2, "key": {"a": 1}, "name": "a_1"})",
+        R"({"renameCollection": "shop.c", "to": "shop.d"})", R"({"create": "x"})",
+        R"({"applyOps": [{"op": "d", "ns": "shop.c", "o": {"_id": 1}}]})"}) {
+    INFO(o);
+    const std::string begin = R"({"op": "c", "ns": "shop.$cmd", )",
+                      end = std::string("\"o\": ") + o + "}";
+    CHECK(allowed(begin + end));
+    CHECK_FALSE(allowed(begin + ui + end));
+    CHECK_FALSE(allowed(R"({"op": "c", "ns": "shop.$cmd", "o": {"applyOps": [)" + begin + ui + end +
+                        "]}}"));
+  }
   CHECK_FALSE(allowed(R"({"op": "c", "ns": "other.$cmd", "o": {"create": "x"}})"));
   CHECK_FALSE(allowed(
       R"({"op": "c", "ns": "shop.$cmd", "o": {"create": "v", "viewOn": "system.users", "pipeline": []}})"));
@@ -578,6 +594,47 @@ TEST_CASE("Nobody grants what is not his to grant", "[privileges]") {
   CHECK_FALSE(Allowed(R"({"updateUser": "me"})", "shop", own));
   CHECK_FALSE(Allowed(R"({"updateUser": "you", "pwd": "p"})", "shop", own));
   CHECK_FALSE(Allowed(R"({"updateUser": "me", "pwd": "p"})", "other", own));
+}
+
+TEST_CASE("rolesInfo about any of many roles of one's own needs no action", "[privileges]") {
+  std::vector<RoleName> roles;
+  for (const char* db : {"other", "shop"})
+    for (int i = 0; i < 500; ++i) roles.push_back({"r" + std::to_string(i), db});
+  std::ranges::sort(roles);
+  const PrivilegeSet none;
+  const auto allowed = [&](const BsonDocument& names, const std::vector<RoleName>* own) {
+    const BsonDocument command =
+        BuildBson([&](BsonBuilder& b) { b.Append("rolesInfo", names.view()["v"]); });
+    CommandRequest req;
+    REQUIRE(ParseCommandFields(command, &req, "shop"));
+    return Registry().Find("rolesInfo")->privileges({req, none, &kMe, own}).has_value();
+  };
+  const BsonDocument all = BuildBson([&](BsonBuilder& b) {
+    BsonArrayBuilder names = b.OpenArray("v");
+    for (const RoleName& r : roles) {
+      BsonBuilder name = names.OpenDocument();
+      AppendRoleName(name, r);
+    }
+  });
+  CHECK(allowed(all, &roles));
+  CHECK_FALSE(allowed(all, nullptr));
+  for (const RoleName& r : roles) {
+    const BsonDocument one = BuildBson([&](BsonBuilder& b) {
+      BsonBuilder name = b.OpenDocument("v");
+      AppendRoleName(name, r);
+    });
+    INFO(r.Shown());
+    CHECK(allowed(one, &roles));
+  }
+  // The last of each is another's.
+  for (const char* json :
+       {R"({"v": "r500"})", R"({"v": ["r0", "r500"]})", R"({"v": {"role": "r0", "db": "third"}})",
+        R"({"v": [{"role": "r0", "db": "other"}, {"role": "r0", "db": "third"}]})",
+        R"({"v": ["r0", 1]})",
+        R"({"v": ["r0", {"role": "r1", "db": "shop", "forAllDBs": true}]})"}) {
+    INFO(json);
+    CHECK_FALSE(allowed(ParseJson(json).value(), &roles));
+  }
 }
 
 TEST_CASE("currentOp's own operations are a wish that must be clear", "[privileges]") {

@@ -202,6 +202,20 @@ TEST_CASE("A getMore that ends by an exception leaves nothing of its cursor", "[
   CHECK(cursors.totals().pinned == 0);
 }
 
+TEST_CASE("What the parsed form of a cursor holds itself is not charged again", "[cursor]") {
+  constexpr size_t kMb = size_t{1} << 20;
+  const int64_t used = large_memory::Used();
+  {
+    const auto c = MakeCursor(1);
+    REQUIRE(c->cursor->HoldParsed(10 * kMb, 8 * kMb));
+    CHECK(large_memory::Used() - used == static_cast<int64_t>(2 * kMb));
+    // To the client all of it counts.
+    CHECK(c->cursor->bytes() >= 10 * kMb);
+    CHECK(c->cursor->held_bytes() == 10 * kMb);
+  }
+  CHECK(large_memory::Used() == used);
+}
+
 TEST_CASE("Open cursors are limited by their number, for each client and for all", "[cursor]") {
   MemoryLimit limit(64 << 20);
   SystemClock clock;

@@ -46,9 +46,13 @@ TEST_CASE("What an unfinished slice has counted is taken back", "[operation]") {
   op.BeginSlice(100);
   op.docs_examined = op.keys_examined = op.n_returned = 3;
   op.CountUse(owner, uses);
+  op.has_sort_stage = op.used_disk = op.from_multi_planner = true;
   op.EndSlice(false);
   CHECK(uses == 0);
   CHECK(op.docs_examined + op.keys_examined + op.n_returned == 0);
+  CHECK(!op.has_sort_stage);
+  CHECK(!op.used_disk);
+  CHECK(op.from_multi_planner);  // the plan that won is cached: it will not race again
   op.CountUse(owner, uses);
   CHECK(uses == 1);
 
