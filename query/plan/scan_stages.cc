@@ -42,9 +42,16 @@ void RecordScanStage::BuildRanges() {
     Storage::AppendRecordKey(*ctx_.coll, i.low.view(), r.lower);
     if (!r.point) {
       // No key is a prefix of another, so a key with one more byte is the next possible position.
-      if (!i.low_inclusive) r.lower.push_back('\0');
+      // Keys that are cut at the same byte are in no order: all of them are looked at.
+      if (HasCutId(RecordIdOf(r.lower)))
+        r.lower.resize(kIdPrefixSize + kMaxKeySize);
+      else if (!i.low_inclusive)
+        r.lower.push_back('\0');
       Storage::AppendRecordKey(*ctx_.coll, i.high.view(), r.upper);
-      if (i.high_inclusive) r.upper.push_back('\0');
+      if (HasCutId(RecordIdOf(r.upper)))
+        r.upper = PrefixSuccessor(r.upper.substr(0, kIdPrefixSize + kMaxKeySize));
+      else if (i.high_inclusive)
+        r.upper.push_back('\0');
     }
     ranges_.push_back(std::move(r));
   }
