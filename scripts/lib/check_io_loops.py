@@ -65,6 +65,14 @@ ALLOWED = {
     "killOp: AppendFields": "of a value of at most 256 bytes, for a text",
     "killOp: AppendNamesOnly": "of a value of at most 256 bytes, for a text",
     "killOp: AppendOfUsers": "of a value of at most 256 bytes, for a text",
+    **{
+        f"{command}: {name}": "of client metadata, or of a topologyVersion, of at most 512 bytes"
+        for command in ("hello", "isMaster", "ismaster")
+        for name in (
+            *("TakeMetadata", "Parse", "In", "Append", "AppendItems", "AppendFields", "AppendOfUsers"),
+            "AppendNamesOnly",
+        )
+    },
     # A document that a validator only warns of.
     "*: ShownDefinition": SHOWN,
     **{

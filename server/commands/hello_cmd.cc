@@ -114,6 +114,10 @@ Result<HelloArgs> Parse(const CommandRequest& req) {
     return Error{LocationCode(31373), "'maxAwaitTimeMS' must be a non-negative integer"};
   if (a.topology) {
     constexpr std::string_view kFields[] = {"processId", "counter"};
+    // An ObjectId and a number; this is read on an io thread.
+    if (a.topology->size() > kMaxMetadataBytes)
+      return Error{ErrorCode::kFailedToParse,
+                   "'topologyVersion' must have no fields but 'processId' and 'counter'"};
     unsigned seen = 0;
     for (const BsonElement& e : *a.topology) {
       MAYFLY_TRY(FieldOnce("topologyVersion", kFields, e.name, &seen));

@@ -7,7 +7,7 @@
 namespace mayfly {
 namespace {
 
-std::string KeyOf(const RefusedCommands::Client& client) {
+std::string CountedKeyOf(const RefusedCommands::Client& client) {
   std::string key = client.user.user.empty() ? std::string() : client.user.Id();
   key += '\0';
   key += ClientOf(client.remote);
@@ -19,7 +19,7 @@ std::string KeyOf(const RefusedCommands::Client& client) {
 bool RefusedCommands::Admit(const Client& client, int64_t second) {
   const int64_t limit = limit_.load(std::memory_order_relaxed);
   if (limit == 0) return true;
-  std::string key = KeyOf(client);
+  std::string key = CountedKeyOf(client);
   std::lock_guard l(mutex_);
   // The caller has taken the counts due from the minute before, unless another thread is about to.
   if (due_.load(std::memory_order_relaxed) == 0 && second / 60 != minute_) {
@@ -47,7 +47,7 @@ bool RefusedCommands::Admit(const Client& client, int64_t second) {
 
 void RefusedCommands::Wrote(const Client& client, size_t bytes) {
   if (limit_.load(std::memory_order_relaxed) == 0) return;
-  const std::string key = KeyOf(client);
+  const std::string key = CountedKeyOf(client);
   std::lock_guard l(mutex_);
   bytes_ += static_cast<int64_t>(bytes);
   if (const auto it = entries_.find(key); it != entries_.end())

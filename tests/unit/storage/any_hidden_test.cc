@@ -12,7 +12,7 @@ using namespace mayfly::testing;
 
 namespace {
 
-constexpr int64_t kStart = 1'900'000'000'000;
+constexpr int64_t kHiddenStart = 1'900'000'000'000;
 
 /// Pauses all rules of TTL indexes.
 struct Pause final : ExpiryPolicy {
@@ -24,17 +24,17 @@ struct Hiding : CatalogStore {
   AnyHidden hidden;
   explicit Hiding(size_t most = AnyHidden::kMostKnown) : hidden(most) {
     clock.Freeze(true);  // first: no millisecond passes in between
-    clock.Set({kStart});
+    clock.Set({kHiddenStart});
     op = std::make_unique<Operation>(clock);
   }
   /// What is known after `millis` since the start.
   std::optional<bool> Known(int64_t millis) const {
-    return hidden.Known(*storage, {kStart + millis});
+    return hidden.Known(*storage, {kHiddenStart + millis});
   }
   /// The same by a look.
   bool Look(int64_t millis) {
     Operation o(clock);
-    o.now = {kStart + millis};
+    o.now = {kHiddenStart + millis};
     return hidden.Look(*storage, o).value();
   }
   /// A collection with a TTL index of ten seconds whose first date is that of the start.
@@ -42,7 +42,7 @@ struct Hiding : CatalogStore {
     IndexInfo spec = Spec(R"({"key": {"t": 1}, "expireAfterSeconds": 10})");
     spec.expire_reads = reads;
     REQUIRE(catalog().CreateIndexes(*op, *Make(name), {spec}));
-    Coll(name)->FindIndex("t_1")->expiry->SetEarliest(kStart);
+    Coll(name)->FindIndex("t_1")->expiry->SetEarliest(kHiddenStart);
   }
 };
 
@@ -58,12 +58,12 @@ TEST_CASE("A document's deadline arrives, goes and comes without a change of the
   CHECK(!s.Look(0));
   CHECK(s.Known(0) == kNo);
   const uint64_t version = s.catalog().Version();
-  REQUIRE(s.Insert(*c, R"({"_id": 1})", Instant{kStart + 100}));
+  REQUIRE(s.Insert(*c, R"({"_id": 1})", Instant{kHiddenStart + 100}));
   CHECK(s.Known(99) == kNo);
   CHECK(s.Known(100) == kYes);
   CHECK(s.Look(100));
   CHECK(s.Known(99) == kNo);  // an operation with an earlier reading of the clock
-  REQUIRE(s.Insert(*other, R"({"_id": 1})", Instant{kStart + 50}));
+  REQUIRE(s.Insert(*other, R"({"_id": 1})", Instant{kHiddenStart + 50}));
   CHECK(s.Known(49) == kNo);
   CHECK(s.Known(50) == kYes);
   // As the reaper does when it has removed all.
@@ -75,7 +75,7 @@ TEST_CASE("A document's deadline arrives, goes and comes without a change of the
   CHECK(s.Known(0) == kYes);
   // A hold has let a document stay, whose date was the earliest.
   other->document_expiry->SetEmpty();
-  other->document_expiry->left_millis = kStart + 7;
+  other->document_expiry->left_millis = kHiddenStart + 7;
   CHECK(s.Known(6) == kNo);
   CHECK(s.Known(7) == kYes);
   CHECK(s.catalog().Version() == version);
@@ -103,10 +103,10 @@ TEST_CASE("Parameters and pauses count at once for what may be hidden", "[expiry
     policy.suspended = false;
     // The reaper has moved on, and then a writer has put in an earlier date.
     const IndexInfoPtr index = s.Coll()->FindIndex("t_1");
-    index->expiry->SetEarliest(kStart + 5'000);
+    index->expiry->SetEarliest(kHiddenStart + 5'000);
     CHECK(s.Known(10'000) == kNo);
     CHECK(s.Known(15'000) == kYes);
-    index->expiry->Lower(kStart);
+    index->expiry->Lower(kHiddenStart);
     CHECK(s.Known(10'000) == kYes);
   }
   SECTION("of a rule that has them by default") {
@@ -122,7 +122,7 @@ TEST_CASE("Parameters and pauses count at once for what may be hidden", "[expiry
     CHECK(!s.Look(20'000));
   }
   SECTION("of documents' own deadlines, which follow none but the guard of the clock") {
-    REQUIRE(s.Insert(*s.Make(), R"({"_id": 1})", Instant{kStart}));
+    REQUIRE(s.Insert(*s.Make(), R"({"_id": 1})", Instant{kHiddenStart}));
     CHECK(s.Look(0));
     policy.paused = true;
     policy.monitor_enabled = false;
@@ -157,7 +157,7 @@ TEST_CASE("What may be hidden is looked for again when the catalog has changed",
   CHECK(s.Known(3'600'000) == kUnknown);
   CHECK(!s.Look(3'600'000));
   // The first document of a new collection, which is due.
-  REQUIRE(s.Insert(*s.Make("new"), R"({"_id": 1})", Instant{kStart}));
+  REQUIRE(s.Insert(*s.Make("new"), R"({"_id": 1})", Instant{kHiddenStart}));
   CHECK(s.Known(0) == kUnknown);
   CHECK(s.Look(0));
   s.hidden.Forget();
@@ -204,7 +204,7 @@ TEST_CASE("Many collections are looked at by a worker, who can be interrupted", 
   s.Make("f");
   CHECK(!s.Look(0));
   CHECK(s.Known(0) == kUnknown);
-  REQUIRE(s.Insert(*c, R"({"_id": 1})", Instant{kStart + 5}));
+  REQUIRE(s.Insert(*c, R"({"_id": 1})", Instant{kHiddenStart + 5}));
   CHECK(!s.Look(4));
   CHECK(s.Look(5));
   for (const bool remembered : {true, false}) {
@@ -235,7 +235,7 @@ TEST_CASE("Many threads ask what may be hidden while collections come and go", "
   for (int i = 0; i < 20; ++i) {
     s.Make("x" + std::to_string(i));
     if (i == 10) {
-      CHECK(s.Insert(*c, R"({"_id": 1})", Instant{kStart + 10}));
+      CHECK(s.Insert(*c, R"({"_id": 1})", Instant{kHiddenStart + 10}));
       due = true;
     }
     if (i % 2 == 1) CHECK(s.catalog().Drop(*s.op, "db", "x" + std::to_string(i)));
