@@ -67,7 +67,7 @@ ALLOWED = {
     "killOp: AppendOfUsers": "of a value of at most 256 bytes, for a text",
     **{
         f"{command}: {name}": "of client metadata, or of a topologyVersion, of at most 512 bytes"
-        for command in ("hello", "isMaster", "ismaster")
+        for command in ("hello", "isMaster")
         for name in (
             *("TakeMetadata", "Parse", "In", "Append", "AppendItems", "AppendFields", "AppendOfUsers"),
             "AppendNamesOnly",
